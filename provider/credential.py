@@ -6,10 +6,10 @@ of the store.
 
 import hmac
 import re
-from binascii import a2b_base64, b2a_base64
 from dataclasses import dataclass
 from typing import Final
 
+from provider import base64url
 from provider.outcomes import Reason, Refused
 
 SECRET_BYTES: Final = 32
@@ -43,15 +43,14 @@ def present(header: bytes | None) -> Presented:
     match = None if header is None else _HEADER.fullmatch(header)
     if match is None:
         raise Refused(Reason.UNAUTHENTICATED)
-    return Presented(match[1].decode(), _decode(match[2]))
+    return Presented(match[1].decode(), base64url.decode(match[2]))
 
 
 def make_token(credential_id: str, secret: bytes) -> str:
     """Write the token of a credential. Raises ValueError unless the id is valid and the secret has 32 bytes."""
     if not valid_credential_id(credential_id) or len(secret) != SECRET_BYTES:
         raise ValueError("a credential is a valid id and 32 bytes")
-    encoded = b2a_base64(secret, newline=False).rstrip(b"=").translate(bytes.maketrans(b"+/", b"-_"))
-    return f"ql3w_{credential_id}_{encoded.decode()}"
+    return f"ql3w_{credential_id}_{base64url.encode(secret).decode()}"
 
 
 def valid_credential_id(text: object) -> bool:
@@ -82,7 +81,7 @@ class Pepper:
         """Read 43 characters of canonical base64url. Raises ValueError with a fixed text, never the input."""
         if type(text) is not str or _KEY_ONLY.fullmatch(text) is None:
             raise ValueError("the pepper must be 43 characters of canonical base64url (32 bytes), without padding")
-        return cls(_decode(text.encode()))
+        return cls(base64url.decode(text.encode()))
 
     def digest(self, credential_id: str, secret: bytes) -> str:
         """Lower-case hex HMAC-SHA256 that the store keeps of a credential (contract 5)."""
@@ -218,8 +217,3 @@ def _principal(
     object.__setattr__(principal, "expires_at_ms", expires_at_ms)
     object.__setattr__(principal, "previous_pepper", previous_pepper)
     return principal
-
-
-def _decode(key: bytes) -> bytes:
-    """The 32 bytes of 43 characters that the caller has matched."""
-    return a2b_base64(key.translate(bytes.maketrans(b"-_", b"+/")) + b"=")

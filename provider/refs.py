@@ -7,10 +7,10 @@ that rule, so no SecretRef exists, however it was made, whose text and fields di
 import hashlib
 import json
 import re
-from binascii import a2b_base64, b2a_base64
 from dataclasses import dataclass, field
 from typing import Final
 
+from provider import base64url
 from provider.limits import REF_BYTES, REF_PART_BYTES, VERSION_MAX
 
 PREFIX: Final = "qlsecret:v1:"
@@ -22,9 +22,7 @@ surrogates, which have no UTF-8."""
 
 _TEXT: Final = re.compile(f"{PREFIX}[A-Za-z0-9_-]{{1,{REF_BYTES - len(PREFIX)}}}")
 _PART: Final = re.compile(f"{CHARACTER}{{1,{REF_PART_BYTES}}}")
-_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
-_TO_URLSAFE: Final = bytes.maketrans(b"+/", b"-_")
-_read: Final = json.JSONDecoder().decode
+_read: Final = json.JSONDecoder().raw_decode
 _quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -79,9 +77,9 @@ def _document(text: object) -> object:
     """The JSON inside a ref, None when there is none; what it means is not judged here."""
     if type(text) is not str or _TEXT.fullmatch(text) is None:
         return None
-    payload = text[len(PREFIX) :].encode().translate(_TO_STANDARD)
     try:
-        return _read(a2b_base64(payload + b"==").decode())
+        # What follows the first value is not looked at here: it makes the text differ from what is written again.
+        return _read(base64url.decode(text[len(PREFIX) :].encode()).decode())[0]
     except (ValueError, RecursionError):  # the caller raises: these exceptions hold the input
         return None
 
@@ -92,10 +90,10 @@ def _written(project_id: object, name: object, version: object) -> str:
         raise InvalidRef
     tail = "}" if version is None else f',"version":{version}}}'
     document = f'{{"projectId":{_quote(project_id)},"name":{_quote(name)}{tail}'
-    payload = b2a_base64(document.encode(), newline=False).rstrip(b"=").translate(_TO_URLSAFE)
-    if len(payload) > REF_BYTES - len(PREFIX):
+    text = PREFIX + base64url.encode(document.encode()).decode()
+    if len(text) > REF_BYTES:
         raise InvalidRef
-    return PREFIX + payload.decode()
+    return text
 
 
 def _is_part(part: object) -> bool:
