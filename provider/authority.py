@@ -1,0 +1,363 @@
+"""May this very attempt have exactly these secrets now? (contract 6)
+
+`verify` judges one snapshot that a store read under the attempt's lock. It is the only maker of an `Authority`, which
+names the refs that may be opened, holds no lease token, and is dead once the store's hold ends. `commit` is the only
+maker of a `Permit`, without which no byte is sent.
+"""
+
+import json
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Final, NoReturn, Protocol
+
+from provider import limits
+from provider.command import Command
+from provider.credential import Principal
+from provider.outcomes import Reason, Refused
+from provider.receipts import Receipt
+from provider.refs import InvalidRef, SecretRef
+
+PLAN_SCHEMA: Final = "qinglong/command-execution@v1"
+_PLAN_REQUIRED: Final = frozenset(("command", "environment"))
+_PLAN_KEYS: Final = _PLAN_REQUIRED | {"environmentBundleRef", "placement", "timeoutMs", "workingDirectory"}
+_PUBLIC_KEYS: Final = frozenset(("name", "kind", "value"))
+_SECRET_KEYS: Final = frozenset(("name", "kind", "secretRef"))
+_SEAL: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """`run_attempts`, as the store holds it: nothing is judged yet, hence `object`."""
+
+    run_id: object
+    status: object
+    executor_type: object
+    worker_id: object
+    worker_session_id: object
+    worker_generation: object
+    lease_generation: object
+    lease_version: object
+    lease_token_digest: object
+    offer_id: object
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`runs` of the attempt."""
+
+    project_id: object
+    task_id: object
+    task_revision: object
+    status: object
+    execution_owner: object
+    cancel_requested_at_ms: object
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """`run_dispatch_leases` of the attempt."""
+
+    run_id: object
+    status: object
+    version: object
+    lease_generation: object
+    worker_id: object
+    worker_session_id: object
+    worker_generation: object
+    lease_token_digest: object
+    offer_id: object
+    expires_at_ms: object
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`worker_sessions` of the lease's worker."""
+
+    session_id: object
+    generation: object
+    status: object
+    lease_expires_at_ms: object
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """`task_execution_revisions` that the run names. `plan_json` is JSON text, parsed only after the fences hold."""
+
+    source_revision: object
+    source_content_digest: object
+    plan_schema: object
+    plan_json: object
+    content_digest: object
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The newest `worker_credentials` row of the credential that authenticated."""
+
+    version: object
+    worker_id: object
+    state: object
+    not_before_at_ms: object
+    expires_at_ms: object
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one statement read after the lock was held. None: no such row. `second_row`: more than one matched."""
+
+    now_ms: int
+    """The store's clock, read after the lock."""
+    read_at: float
+    """The monotonic clock when `now_ms` was read."""
+    attempt: Attempt | None
+    run: Run | None
+    lease: Lease | None
+    session: Session | None
+    revision: Revision | None
+    credential: Credential | None
+    second_row: bool = False
+
+
+class Tenure:
+    """Whether the store's hold still stands; the store ends it with COMMIT or ROLLBACK, whichever comes first."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        """Begin; the store made this after its lock was taken."""
+        self.open = True
+
+
+class Authority:
+    """Leave to open exactly these refs, inside the store's hold. Made by `verify` alone."""
+
+    __slots__ = ("_bundle_refs", "_secret_refs", "_tenure", "attempt_id", "credential_id", "credential_version", "expires_at_ms", "now_ms", "read_at", "worker_id")
+
+    def __init__(self, seal: object, tenure: Tenure, principal: Principal, command: Command, snapshot: Snapshot, expires_at_ms: int) -> None:
+        """Raises TypeError for every caller but `verify`."""
+        if seal is not _SEAL:
+            raise TypeError("only verify makes an Authority")
+        self._tenure = tenure
+        self._secret_refs = command.secret_refs
+        self._bundle_refs = command.bundle_refs
+        self.attempt_id = command.attempt_id
+        self.worker_id = principal.worker_id
+        self.credential_id = principal.credential_id
+        self.credential_version = principal.credential_version
+        self.expires_at_ms = expires_at_ms
+        self.now_ms = snapshot.now_ms
+        self.read_at = snapshot.read_at
+
+    @property
+    def secret_refs(self) -> tuple[SecretRef, ...]:
+        """The ordinary refs, in the order asked. Raises RuntimeError outside the store's hold."""
+        self._require_hold()
+        return self._secret_refs
+
+    @property
+    def bundle_refs(self) -> tuple[SecretRef, ...]:
+        """The bundle ref, if the plan names one. Raises RuntimeError outside the store's hold."""
+        self._require_hold()
+        return self._bundle_refs
+
+    def _require_hold(self) -> None:
+        if not self._tenure.open:
+            raise RuntimeError("an Authority was used outside the store's hold")
+
+    def __reduce__(self) -> str:
+        raise TypeError("an Authority is never serialised")
+
+
+class Permit:
+    """Leave to send the first byte: COMMIT was confirmed. Made by `commit` alone; `check` still fences by the clock."""
+
+    __slots__ = ("_expires_at_ms", "_now_ms", "_read_at", "attempt_id", "credential_id", "credential_version", "worker_id")
+
+    def __init__(self, seal: object, authority: Authority) -> None:
+        """Raises TypeError for every caller but `commit`."""
+        if seal is not _SEAL:
+            raise TypeError("only commit makes a Permit")
+        self._expires_at_ms = authority.expires_at_ms
+        self._now_ms = authority.now_ms
+        self._read_at = authority.read_at
+        self.attempt_id = authority.attempt_id
+        self.worker_id = authority.worker_id
+        self.credential_id = authority.credential_id
+        self.credential_version = authority.credential_version
+
+    def check(self, monotonic: float) -> None:
+        """Call just before the first byte, with the monotonic clock (contract 6.7).
+
+        Raises `Refused(AUTHORITY_MISMATCH)` when lease, session or credential has expired since the read.
+        """
+        if self._now_ms + (monotonic - self._read_at) * 1000 >= self._expires_at_ms:
+            raise Refused(Reason.AUTHORITY_MISMATCH)
+
+
+class Hold(Protocol):
+    """The store's transaction with the attempt's lock, as its context manager yields it."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What was read after the lock."""
+
+    @property
+    def tenure(self) -> Tenure:
+        """Ends when the transaction does."""
+
+    async def commit(self, authority: Authority, receipts: tuple[Receipt, ...]) -> None:
+        """Write the receipts and COMMIT. Raises `Refused(AUTHORITY_STORE)` unless the store confirmed it."""
+
+
+async def commit(hold: Hold, authority: Authority, receipts: tuple[Receipt, ...]) -> Permit:
+    """End the hold with a confirmed COMMIT, or raise `Refused(AUTHORITY_STORE)`: the only way to a `Permit`."""
+    try:
+        await hold.commit(authority, receipts)
+    finally:
+        hold.tenure.open = False
+    return Permit(_SEAL, authority)
+
+
+def verify(principal: Principal, session_id: str, command: Command, hold: Hold) -> Authority:
+    """Judge the hold's snapshot in the contract's order (6.3 to 6.5) and return the authority.
+
+    Raises `Refused` with AUTHORITY_MISMATCH, SECRET_SCOPE_MISMATCH (both one 409) or AUTHORITY_STORE (503).
+    """
+    snapshot = hold.snapshot
+    attempt, run, lease = snapshot.attempt, snapshot.run, snapshot.lease
+    session, revision, credential = snapshot.session, snapshot.revision, snapshot.credential
+    # 1. a missing row is a mismatch
+    if attempt is None or run is None or lease is None or session is None or revision is None or credential is None:
+        raise Refused(Reason.AUTHORITY_MISMATCH)
+    # 2. a second row, or a wrong type in a column that is compared below, is no answer at all
+    if snapshot.second_row or not _typed(attempt, run, lease, session, credential):
+        raise Refused(Reason.AUTHORITY_STORE)
+    # 3. the fences
+    now = snapshot.now_ms
+    expiries = (lease.expires_at_ms, session.lease_expires_at_ms, credential.expires_at_ms)
+    if not (
+        attempt.run_id == command.run_id
+        and lease.run_id == command.run_id
+        and run.project_id == command.project_id
+        and run.task_id == command.task_id
+        and run.task_revision == command.task_revision
+        and run.status == "dispatching"
+        and run.execution_owner == "runtime"
+        and run.cancel_requested_at_ms is None
+        and attempt.status == "starting"
+        and attempt.executor_type == "remote_worker"
+        and attempt.worker_id == principal.worker_id
+        and lease.worker_id == principal.worker_id
+        and attempt.worker_session_id == session_id
+        and lease.worker_session_id == session_id
+        and session.session_id == session_id
+        and attempt.worker_generation == command.worker_generation
+        and lease.worker_generation == command.worker_generation
+        and session.generation == command.worker_generation
+        and attempt.lease_generation == command.lease_generation
+        and lease.lease_generation == command.lease_generation
+        and attempt.lease_version == command.expected_lease_version
+        and lease.version == command.expected_lease_version
+        and attempt.offer_id == command.offer_id
+        and lease.offer_id == command.offer_id
+        and _same_digest(attempt.lease_token_digest, command.lease_token_digest)
+        and _same_digest(lease.lease_token_digest, command.lease_token_digest)
+        and session.status in ("online", "draining")
+        and lease.status == "leased"
+        and credential.version == principal.credential_version
+        and credential.state == "active"
+        and credential.worker_id == principal.worker_id
+        and isinstance(credential.not_before_at_ms, int)
+        and credential.not_before_at_ms <= now
+        and all(isinstance(expiry, int) and expiry > now for expiry in expiries)
+    ):
+        raise Refused(Reason.AUTHORITY_MISMATCH)
+    # 4. the faults of plan and task_revision
+    if run.task_revision != f"qltd:v1:{revision.source_revision}:{revision.source_content_digest}":
+        raise Refused(Reason.AUTHORITY_STORE)
+    secret_refs, bundle_refs = _plan_refs(revision, command.project_id)
+    # 5. the scope
+    if not (
+        _same_digest(revision.content_digest, command.execution_digest)
+        and command.secret_refs == secret_refs
+        and command.bundle_refs == bundle_refs
+    ):
+        raise Refused(Reason.SECRET_SCOPE_MISMATCH)
+    expires_at_ms = min(expiry for expiry in expiries if isinstance(expiry, int))
+    return Authority(_SEAL, hold.tenure, principal, command, snapshot, expires_at_ms)
+
+
+def _typed(attempt: Attempt, run: Run, lease: Lease, session: Session, credential: Credential) -> bool:
+    """Tell whether every compared column holds its type. NULL has none: it equals nothing and fails its rule."""
+    texts = (
+        attempt.run_id, attempt.status, attempt.executor_type, attempt.worker_id, attempt.worker_session_id,
+        attempt.lease_token_digest, attempt.offer_id, run.project_id, run.task_id, run.task_revision, run.status,
+        run.execution_owner, lease.run_id, lease.status, lease.worker_id, lease.worker_session_id,
+        lease.lease_token_digest, lease.offer_id, session.session_id, session.status, credential.worker_id,
+        credential.state,
+    )  # fmt: skip
+    numbers = (
+        attempt.worker_generation, attempt.lease_generation, attempt.lease_version, run.cancel_requested_at_ms,
+        lease.version, lease.lease_generation, lease.worker_generation, lease.expires_at_ms, session.generation,
+        session.lease_expires_at_ms, credential.version, credential.not_before_at_ms, credential.expires_at_ms,
+    )  # fmt: skip
+    return all(type(text) is str or text is None for text in texts) and all(
+        type(number) is int or number is None for number in numbers
+    )
+
+
+def _same_digest(stored: object, asked: str) -> bool:
+    return isinstance(stored, str) and stored.isascii() and compare_digest(stored, asked)
+
+
+def _plan_refs(revision: Revision, project_id: str) -> tuple[tuple[SecretRef, ...], tuple[SecretRef, ...]]:
+    """Return the plan's secret refs in stored order, first occurrence only, and its bundle ref.
+
+    Raises `Refused(AUTHORITY_STORE)` for every fault of contract 6.5: the store then has no usable answer.
+    """
+    try:
+        if revision.plan_schema != PLAN_SCHEMA or not isinstance(revision.plan_json, str):
+            raise ValueError
+        plan = _PLAN.decode(revision.plan_json)
+        if not isinstance(plan, dict) or not _PLAN_REQUIRED <= plan.keys() <= _PLAN_KEYS:
+            raise ValueError
+        secret_refs = _environment_refs(plan["environment"])
+        bundle_refs = (SecretRef.parse(plan["environmentBundleRef"]),) if "environmentBundleRef" in plan else ()
+    except (ValueError, TypeError, AttributeError, RecursionError, InvalidRef):
+        raise Refused(Reason.AUTHORITY_STORE) from None
+    foreign = any(ref.project_id != project_id for ref in (*secret_refs, *bundle_refs))
+    if foreign or any(ref.version is None for ref in bundle_refs) or len(secret_refs) > limits.SECRET_REFS:
+        raise Refused(Reason.AUTHORITY_STORE)
+    return secret_refs, bundle_refs
+
+
+def _environment_refs(environment: object) -> tuple[SecretRef, ...]:
+    if not isinstance(environment, list):
+        raise ValueError
+    names: set[str] = set()
+    refs: dict[SecretRef, None] = {}
+    for entry in environment:
+        keys, name, kind = entry.keys(), entry.get("name"), entry.get("kind")
+        if not isinstance(name, str) or name in names:
+            raise ValueError
+        names.add(name)
+        if kind == "secret" and keys == _SECRET_KEYS:
+            refs.setdefault(SecretRef.parse(entry["secretRef"]))
+        elif kind != "public" or keys != _PUBLIC_KEYS:
+            raise ValueError
+    return tuple(refs)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError
+    return found
+
+
+def _no_constant(_: str) -> NoReturn:
+    raise ValueError
+
+
+# PostgreSQL's jsonb has dropped repeated keys already; a SQLite text that holds one is malformed.
+_PLAN: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

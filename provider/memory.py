@@ -1,0 +1,144 @@
+"""Wipeable memory: private anonymous mappings from a pool (contract 3, wiping).
+
+A `Buffer` is allocated at its full size before the first byte of a value exists, is never grown, and is overwritten
+with zeros when it is released. Its pages are private to the process, locked into memory where the limit allows it,
+left out of core dumps and empty in a forked child. Mappings return to the pool wiped and stay mapped, so a test that
+scans the process sees a forgotten wipe.
+"""
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+_PAGE: Final = mmap.PAGESIZE
+_MADV_WIPEONFORK: Final = 18
+_MLOCK_ONFAULT: Final = 1
+# A slice of this is the source of every overwrite: assigning from it copies inside C and allocates nothing.
+_ZEROS: Final = memoryview(bytes(1 << 20))
+MAX_BUFFER_BYTES: Final = len(_ZEROS)
+"""Largest buffer: four times the largest response (contract 3)."""
+
+
+def _libc_lock() -> Callable[[int, int], bool]:
+    """Return a function that locks pages as they are touched; it answers False where the limit or the libc forbids."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        mlock2 = libc.mlock2
+    except AttributeError:
+        mlock = libc.mlock
+        mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        return lambda address, size: mlock(address, size) == 0
+    mlock2.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return lambda address, size: mlock2(address, size, _MLOCK_ONFAULT) == 0
+
+
+class Buffer:
+    """Wipeable bytes of one owner. Use it as a context manager; leaving wipes it, on every way out.
+
+    `view` covers exactly the bytes asked for. Views cut from it must be released by whoever cut them: after `release`
+    the memory may serve another request.
+    """
+
+    __slots__ = ("_mapping", "_pool", "view")
+
+    def __init__(self, pool: "BufferPool", mapping: mmap.mmap, size: int) -> None:
+        """Made by `BufferPool.take` only."""
+        self._pool = pool
+        self._mapping: mmap.mmap | None = mapping
+        self.view = memoryview(mapping)[:size]
+
+    def release(self) -> None:
+        """Overwrite with zeros and give the mapping back. Idempotent; afterwards `view` raises ValueError."""
+        mapping, self._mapping = self._mapping, None
+        if mapping is None:
+            return
+        size = len(self.view)
+        self.view[:] = _ZEROS[:size]
+        self.view.release()
+        self._pool.give_back(mapping, size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        # A last resort for an owner that was dropped; every owner in this project releases on its own.
+        with suppress(Exception):
+            self.release()
+
+    def __repr__(self) -> str:
+        return "<Buffer>"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Buffer is never serialised")
+
+
+class BufferPool:
+    """Mappings in sizes of powers of two from one page up. Thread-safe: stuck reader threads return theirs late.
+
+    `retain_bytes` bounds what idle mappings may keep; beyond it a wiped mapping is unmapped.
+    """
+
+    def __init__(self, retain_bytes: int = 8 << 20) -> None:
+        """Make an empty pool; the first requests map what they need."""
+        self._retain = retain_bytes
+        self._idle: dict[int, list[mmap.mmap]] = {}
+        self._idle_bytes = 0
+        self._lock = threading.Lock()
+        self._lock_pages = _libc_lock()
+        self._locked: dict[int, bool] = {}
+        self.outstanding = 0
+        """Buffers taken and not yet released."""
+        self.mapped_bytes = 0
+        """Bytes of all mappings, idle and taken."""
+        self.locked_bytes = 0
+        """Bytes among them that the kernel agreed to lock."""
+
+    def take(self, size: int) -> Buffer:
+        """Return a zeroed buffer of `size` bytes (1..MAX_BUFFER_BYTES). Raises ValueError beyond it, OSError without memory."""
+        if not 1 <= size <= MAX_BUFFER_BYTES:
+            raise ValueError("buffer size out of bounds")
+        room = max(_PAGE, 1 << (size - 1).bit_length())
+        with self._lock:
+            idle = self._idle.get(room)
+            if idle:
+                mapping = idle.pop()
+                self._idle_bytes -= room
+            else:
+                mapping = self._map(room)
+            self.outstanding += 1
+        return Buffer(self, mapping, size)
+
+    def give_back(self, mapping: mmap.mmap, used: int) -> None:
+        """Take a wiped mapping back; called by `Buffer.release` alone."""
+        room = len(mapping)
+        with self._lock:
+            self.outstanding -= 1
+            if self._idle_bytes + room <= self._retain:
+                self._idle.setdefault(room, []).append(mapping)
+                self._idle_bytes += room
+                return
+            self.mapped_bytes -= room
+            if self._locked.pop(id(mapping)):
+                self.locked_bytes -= room
+        # A view that its cutter forgot keeps the mapping alive: it is wiped already, so only address space is lost.
+        with suppress(BufferError):
+            mapping.close()
+
+    def _map(self, room: int) -> mmap.mmap:
+        mapping = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        for advice in (mmap.MADV_DONTDUMP, _MADV_WIPEONFORK):
+            # Old kernels do not know every advice; the process is not dumpable and does not fork anyway.
+            with suppress(OSError):
+                mapping.madvise(advice)
+        locked = self._lock_pages(ctypes.addressof(ctypes.c_char.from_buffer(mapping)), room)
+        self._locked[id(mapping)] = locked
+        self.mapped_bytes += room
+        self.locked_bytes += room if locked else 0
+        return mapping

@@ -1,0 +1,184 @@
+"""The product, in one function: authenticate, audit, body, authority, material, commit, delivery, wipe.
+
+Read `deliver` from top to bottom. Each step takes what only the step before can make: no `Principal`, no audit row that
+says allowed; no `Admitted`, no body; no `Authority`, no file; no confirmed COMMIT, no `Permit`; no `Permit`, no byte. A
+step returns its value or raises `Refused`. Buffers are owned by `with` blocks, so every way out wipes them.
+"""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from provider import limits, receipts, strictjson, wire
+from provider.authority import Authority, Hold, Permit, commit, verify
+from provider.command import Command, parse_command
+from provider.credential import CredentialRow, PeerNames, Peppers, Principal, authenticate, present
+from provider.material import Batch
+from provider.memory import BufferPool
+from provider.outcomes import Reason, Refused, Stage
+from provider.receipts import Receipt
+
+_SEAL: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One row of `security_audit_events` (contract 6); `principal` only for outcome `allowed`."""
+
+    request_id: str
+    outcome: str
+    principal: Principal | None
+
+
+class Admitted:
+    """A principal whose audit row is written: leave to read the body. Made by `admit` alone."""
+
+    __slots__ = ("principal",)
+
+    def __init__(self, seal: object, principal: Principal) -> None:
+        """Raises TypeError for every caller but `admit`."""
+        if seal is not _SEAL:
+            raise TypeError("only admit makes an Admitted")
+        self.principal = principal
+
+
+class Exchange(Protocol):
+    """One request, as the edge shows it."""
+
+    request_id: str
+    worker_id: str
+    session_id: str
+    deadline: float
+
+    def enter(self, stage: Stage) -> None:
+        """Say that the request is now in `stage` (time and place of every outcome)."""
+
+    def authorization(self) -> bytes | None:
+        """Return the raw `authorization` value."""
+
+    def peer_names(self) -> PeerNames | None:
+        """Return the certificate's names where binding is on, otherwise None."""
+
+    def authentication_ended(self, *, failed: bool) -> None:
+        """Spend from, or leave, the budget of failed authentications."""
+
+    def occupy(self, principal: Principal) -> AbstractContextManager[None]:
+        """Take one of the credential's places in flight, or raise `Refused(CREDENTIAL_IN_FLIGHT_LIMIT)`."""
+
+    async def body(self, admitted: Admitted) -> bytes | bytearray:
+        """Judge the headers, then return the declared body; raises `Refused` of the headers and body rows."""
+
+    async def send(self, permit: Permit, response: wire.Response) -> None:
+        """Check permit and peer once more, then hand head and body to TLS."""
+
+
+class CredentialStore(Protocol):
+    """Where credentials are."""
+
+    async def newest(self, credential_id: str) -> tuple[CredentialRow | None, int]:
+        """Return the newest version's row and the store's clock in ms, or raise `Refused(CREDENTIAL_STORE)`."""
+
+
+class AuditLog(Protocol):
+    """Where admission is recorded."""
+
+    async def record(self, record: AuditRecord) -> None:
+        """Write one row, durably, or raise `Refused(AUDIT_STORE)`."""
+
+
+class AuthorityStore(Protocol):
+    """Where runs, attempts, leases, sessions and plans are."""
+
+    def hold(self, principal: Principal, command: Command, deadline: float, *, slow_material: bool) -> AbstractAsyncContextManager[Hold]:
+        """Take the places, BEGIN, lock the attempt, read. Leaving without `commit` rolls back. Raises `Refused(AUTHORITY_STORE)`."""
+
+    async def acknowledge(self, permit: Permit, given: tuple[Receipt, ...]) -> None:
+        """Record, best effort, that the last byte was handed over; raises nothing."""
+
+
+class SecretProvider(Protocol):
+    """Where material is."""
+
+    def inline(self) -> bool:
+        """Tell whether `resolve` will complete without suspending."""
+
+    async def resolve(self, authority: Authority, deadline: float) -> Batch:
+        """Return every value that `authority` names; it owns what it read until then. Raises `Refused` of stage provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything `deliver` touches, chosen by the composition root."""
+
+    credentials: CredentialStore
+    audit: AuditLog
+    authority: AuthorityStore
+    provider: SecretProvider | None
+    peppers: Peppers
+    pool: BufferPool
+    response_limit: int
+    receipt_key: bytes | None
+
+
+async def deliver(exchange: Exchange, ports: Ports) -> None:
+    """Serve one request for secrets, or raise `Refused` with the reason of the first rule that does not hold."""
+    admitted = await admit(exchange, ports)
+    with exchange.occupy(admitted.principal), ExitStack() as custody:
+        body = await exchange.body(admitted)
+        document = strictjson.parse(body)
+        if ports.provider is None:
+            exchange.enter(Stage.DELIVERY)
+            raise Refused(Reason.PROVIDER_DISABLED)
+        exchange.enter(Stage.COMMAND)
+        command = parse_command(document)
+        del body, document  # they hold the lease token
+        exchange.enter(Stage.AUTHORITY)
+        slow = not ports.provider.inline()
+        async with ports.authority.hold(admitted.principal, command, exchange.deadline, slow_material=slow) as hold:
+            authority = verify(admitted.principal, exchange.session_id, command, hold)
+            exchange.enter(Stage.PROVIDER)
+            batch = custody.enter_context(await _material(ports.provider, authority, exchange.deadline))
+            given = receipts.draw(ports.receipt_key, batch) if ports.receipt_key else ()
+            # Encoded before COMMIT: an answer over its limit leaves no receipt of a release that never was.
+            response = custody.enter_context(wire.encode(command, batch, ports.pool, ports.response_limit))
+            batch.wipe()
+            exchange.enter(Stage.AUTHORITY)
+            permit = await commit(hold, authority, given)
+        exchange.enter(Stage.DELIVERY)
+        await exchange.send(permit, response)
+    if given:
+        await ports.authority.acknowledge(permit, given)
+
+
+async def admit(exchange: Exchange, ports: Ports) -> Admitted:
+    """Authenticate and write the audit row, of a rejection too: nothing is learnt without a record."""
+    exchange.enter(Stage.AUTHENTICATION)
+    try:
+        presented = present(exchange.authorization())
+        row, now_ms = await ports.credentials.newest(presented.credential_id)
+        principal = authenticate(presented, exchange.worker_id, row, now_ms, ports.peppers, exchange.peer_names())
+    except Refused as refused:
+        rejected = refused.reason is Reason.UNAUTHENTICATED
+        exchange.authentication_ended(failed=rejected)
+        exchange.enter(Stage.AUDIT)
+        outcome = "authentication_rejected" if rejected else "authentication_unavailable"
+        # For a store that failed the row is best effort: the answer is a 503 either way.
+        with nullcontext() if rejected else suppress(Refused):
+            await ports.audit.record(AuditRecord(exchange.request_id, outcome, None))
+        raise
+    exchange.authentication_ended(failed=False)
+    exchange.enter(Stage.AUDIT)
+    await ports.audit.record(AuditRecord(exchange.request_id, "allowed", principal))
+    return Admitted(_SEAL, principal)
+
+
+async def _material(provider: SecretProvider, authority: Authority, deadline: float) -> Batch:
+    """Resolve within 2 s (contract 6.7); an inline provider cannot be interrupted and needs no timer."""
+    if provider.inline():
+        return await provider.resolve(authority, deadline)
+    try:
+        async with asyncio.timeout(limits.MATERIAL_S):
+            return await provider.resolve(authority, deadline)
+    except TimeoutError:
+        raise Refused(Reason.ROOT_UNAVAILABLE) from None

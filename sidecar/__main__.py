@@ -1,0 +1,58 @@
+"""The composition root and command line: `secret-sidecar ...`, also `python -m sidecar`.
+
+A command's module is imported only when it is named, so a disabled or misconfigured install loads nothing else.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+from sidecar import __version__
+from sidecar.cli.common import Exit, Fault, Parser, tell
+
+COMMANDS: Final[dict[str, str]] = {
+    "serve": "serve secrets to workers, configured by the environment, until SIGTERM",
+    "check": "validate configuration, root, TLS files and store as serve would",
+    "demo": "run the whole job on loopback with throw-away certificates, store and files",
+    "ref": "encode, decode and hash SecretRefs",
+    "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
+    "fetch": "fetch the secrets of an offer, as a worker does",
+}
+"""Every command and its line of help; `sidecar/cli/<command>.py` has `configure(parser)` and `run(args) -> int`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (contract 9)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    names = "\n".join(f"  {name:<12}{summary}" for name, summary in COMMANDS.items())
+    parser = Parser(
+        prog="secret-sidecar",
+        description="Hands the secrets of a run to the remote worker that runs it, over mTLS, from mounted files.",
+        usage="secret-sidecar COMMAND ...",
+        epilog=f"commands:\n{names}\n\nexample:\n  secret-sidecar demo",
+    )
+    parser.add_argument("--version", action="version", version=f"secret-sidecar {__version__}")
+    if not arguments or arguments[0] not in COMMANDS:
+        parser.add_argument("command", metavar="COMMAND", choices=tuple(COMMANDS), help="one of the commands below")
+        parser.parse_args(arguments[:1])
+        return int(Exit.USAGE)
+    name = arguments[0]
+    module = import_module(f"sidecar.cli.{name}")
+    command = Parser(prog=f"secret-sidecar {name}", description=COMMANDS[name].capitalize() + ".")
+    module.configure(command)
+    args = command.parse_args(arguments[1:])
+    try:
+        return int(module.run(args))
+    except Fault as fault:
+        return tell(fault, f"secret-sidecar {name}")
+    except BrokenPipeError:
+        # The reader of our output has gone; there is nobody left to tell.
+        sys.stderr.close()
+        return int(Exit.FAILED)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Authority stores: one module an engine, imported only when configuration names it."""

@@ -1,0 +1,171 @@
+"""What can be wrong with a TLS identity, and the judgement of its certificates (contract 5 and 8).
+
+Faults are a closed list. A fault names the variable's role and never a path, an errno or content of a file.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+
+CLIENT_CAS: Final = 16
+"""Most certificates of the client CA file, and most CRLs of the CRL file (contract 5)."""
+_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----[^-]*-----END \1-----")
+
+
+@unique
+class Role(Enum):
+    """Which of the four files. The value is the role's name in events and metrics."""
+
+    PRIVATE_KEY = "private_key"
+    CERTIFICATE = "certificate"
+    CLIENT_CA = "client_ca"
+    CLIENT_CRL = "client_crl"
+
+    @property
+    def variable(self) -> str:
+        """The variable of contract 8 that names the file."""
+        return f"QL3_WORKER_INGRESS_TLS_{self.name}_FILE"
+
+
+@unique
+class Fault(Enum):
+    """Why an identity cannot be used. `code` is a closed label, `mend` tells a person what to do."""
+
+    MISSING = ("missing", "the file does not exist; create it or correct the path")
+    UNREADABLE = ("unreadable", "the file cannot be read; give this process's user or group the right to read it")
+    NOT_REGULAR = ("not_regular", "the path must lead to a regular file")
+    TOO_LARGE = ("too_large", "the file is over 1 MiB")
+    CHANGING = ("changing", "the file kept changing while it was read; replace it by rename")
+    KEY_MODE = ("key_mode", "the key's mode must have no group write and nothing for others, for example 0440 or 0400")
+    KEY_MALFORMED = ("key_malformed", "the file must hold one private key in PEM")
+    KEY_ENCRYPTED = ("key_encrypted", "the private key has a passphrase; write it without one")
+    KEY_MISMATCH = ("key_mismatch", "the private key is not that of the first certificate of the certificate file")
+    CERTIFICATE_MALFORMED = ("certificate_malformed", "the file must hold PEM certificates: the leaf, then its intermediates")
+    CERTIFICATE_ORDER = ("certificate_order", "each certificate after the leaf must be the issuer of the one before it")
+    CERTIFICATE_EXPIRED = ("certificate_expired", "a certificate of the file has expired; renew it")
+    CERTIFICATE_NOT_YET_VALID = ("certificate_not_yet_valid", "a certificate of the file is not valid yet; look at the clocks")
+    CA_MALFORMED = ("ca_malformed", "the file must hold PEM certificates and nothing else in PEM")
+    CA_COUNT = ("ca_count", "the file must hold 1 to 16 certificates")
+    CA_NOT_A_CA = ("ca_not_a_ca", "every certificate of the file must be a CA (basic constraints CA:TRUE)")
+    CA_EXPIRED = ("ca_expired", "a CA of the file has expired; remove or renew it")
+    CA_NOT_YET_VALID = ("ca_not_yet_valid", "a CA of the file is not valid yet; look at the clocks")
+    CA_NO_ROOT = ("ca_no_root", "no CA of the file is self-signed, so no client could be verified; add the root")
+    CA_NO_CRL_SIGN = ("ca_no_crl_sign", "a CA of the file may not sign CRLs (key usage cRLSign)")
+    CRL_MALFORMED = ("crl_malformed", "the file must hold CRLs in PEM and nothing else")
+    CRL_COUNT = ("crl_count", "the file must hold 1 to 16 CRLs")
+    CRL_UNSUPPORTED = ("crl_unsupported", "every CRL must be complete: neither delta, indirect, limited in scope nor with an unknown critical extension")
+    CRL_FOREIGN = ("crl_foreign", "a CRL's issuer is not in the client CA file")
+    CRL_SIGNATURE = ("crl_signature", "a CRL is not signed by the CA whose name it bears")
+    CRL_MISSING = ("crl_missing", "a CA of the client CA file has no CRL in the file")
+    CRL_REPEATED = ("crl_repeated", "a CA of the client CA file has more than one CRL in the file")
+    CRL_EXPIRED = ("crl_expired", "a CRL has expired or names no next update; publish a new one")
+    CRL_NOT_YET_VALID = ("crl_not_yet_valid", "a CRL is not valid yet; look at the clocks")
+    CRL_ROLLBACK = ("crl_rollback", "a CRL is older than the one in service")
+    HANDSHAKE = ("handshake", "TLS 1.3 could not be spoken with this key and certificate; look at key type, key size and purpose")
+
+    def __init__(self, code: str, mend: str) -> None:
+        """Unpack the member's pair."""
+        self.code = code
+        self.mend = mend
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault of one file."""
+
+    role: Role
+    fault: Fault
+
+
+class IdentityFault(Exception):  # noqa: N818 - the word of the contract
+    """The identity cannot be used. `faults` lists all that were found, in the order of the files; never empty."""
+
+    def __init__(self, *faults: Finding) -> None:
+        """Raise for these findings; repeated ones are listed once."""
+        super().__init__()
+        self.faults: tuple[Finding, ...] = tuple(dict.fromkeys(faults))
+
+    def __str__(self) -> str:
+        """Return a line for each finding: variable, what is wrong and how to mend it."""
+        return "\n".join(f"{found.role.variable}: {found.fault.mend} [{found.fault.code}]" for found in self.faults)
+
+
+def pem_blocks(data: bytes | bytearray, label: bytes, *, comments: bool) -> list[bytes]:
+    """Return the PEM blocks of a file, each with its armour.
+
+    Raises ValueError for a block with another label, for an unfinished one and, without `comments`, for any text
+    between the blocks.
+    """
+    found = list(_BLOCK.finditer(data))
+    rest = _BLOCK.sub(b"", data)
+    if any(block[1] != label for block in found) or b"-----" in rest or (not comments and rest.strip()):
+        raise ValueError("not the PEM blocks asked for")
+    return [bytes(block[0]) for block in found]
+
+
+def certificates(data: bytes | bytearray) -> list[x509.Certificate]:
+    """Return the certificates of a PEM file. Raises ValueError for anything else in PEM or a broken certificate."""
+    return [x509.load_pem_x509_certificate(block) for block in pem_blocks(data, b"CERTIFICATE", comments=True)]
+
+
+def not_before(certificate: x509.Certificate) -> float:
+    """Return the first moment of validity, in seconds since the epoch."""
+    return certificate.not_valid_before_utc.timestamp()
+
+
+def not_after(certificate: x509.Certificate) -> float:
+    """Return the end of validity, in seconds since the epoch; as in OpenSSL, the moment itself is already outside."""
+    return certificate.not_valid_after_utc.timestamp()
+
+
+def authorities(data: bytes | bytearray, now: float, *, sign_crls: bool) -> list[x509.Certificate]:
+    """Return the client CAs, each once. Raises IdentityFault unless they are 1..16 valid CAs (contract 5)."""
+    try:
+        found = list({certificate: None for certificate in certificates(data)})
+    except ValueError:
+        raise IdentityFault(Finding(Role.CLIENT_CA, Fault.CA_MALFORMED)) from None
+    rules: tuple[tuple[Fault, Callable[[x509.Certificate], bool]], ...] = (
+        (Fault.CA_NOT_A_CA, _is_no_ca),
+        (Fault.CA_EXPIRED, lambda ca: now >= not_after(ca)),
+        (Fault.CA_NOT_YET_VALID, lambda ca: now < not_before(ca)),
+        (Fault.CA_NO_CRL_SIGN, lambda ca: sign_crls and _signs_no_crl(ca)),
+    )
+    faults = [fault for fault, broken in rules if any(broken(ca) for ca in found)]
+    if not 1 <= len(found) <= CLIENT_CAS:
+        faults.append(Fault.CA_COUNT)
+    elif all(ca.subject.public_bytes() != ca.issuer.public_bytes() for ca in found):
+        faults.append(Fault.CA_NO_ROOT)
+    if faults:
+        raise IdentityFault(*(Finding(Role.CLIENT_CA, fault) for fault in faults))
+    return found
+
+
+def _is_no_ca(certificate: x509.Certificate) -> bool:
+    try:
+        return not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return True
+
+
+def _signs_no_crl(certificate: x509.Certificate) -> bool:
+    try:
+        return not certificate.extensions.get_extension_for_class(x509.KeyUsage).value.crl_sign
+    except x509.ExtensionNotFound:
+        return False
+    except ValueError:
+        return True
+
+
+def issued_in_order(chain: Sequence[x509.Certificate]) -> bool:
+    """Tell whether each certificate was issued by the one after it: names and signature."""
+    try:
+        for issued, issuer in zip(chain, chain[1:], strict=False):
+            issued.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
