@@ -95,7 +95,7 @@ def _judge(crl: x509.CertificateRevocationList, before: Revocations | None, now:
         entries = list(crl)
         # Critical marks on an entry change what it means (an indirect CRL names another issuer there).
         supported = supported and not any(mark.critical for entry in entries for mark in entry.extensions)
-    except (ValueError, x509.DuplicateExtension):
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         raise _fault(Fault.CRL_MALFORMED) from None
     if not supported:
         raise _fault(Fault.CRL_UNSUPPORTED)

@@ -1,0 +1,93 @@
+"""The certificates of the valid world: one root, one intermediate, a server, clients of both CAs, and their CRLs."""
+
+import ssl
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from sidecar import devcerts
+from sidecar.devcerts import Pair
+from sidecar.identityfiles import IdentityFiles
+
+WORKER = "worker-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Pki:
+    """All pairs of the world. `client` is WORKER's, issued by the intermediate; `direct` is issued by the root."""
+
+    root: Pair
+    intermediate: Pair
+    server: Pair
+    client: Pair
+    direct: Pair
+    other_root: Pair
+    stranger: Pair
+    """A client of `other_root`, which is no client CA here."""
+
+    @property
+    def ca_pem(self) -> bytes:
+        """The client CA file: root and intermediate."""
+        return self.root.pem + self.intermediate.pem
+
+    def crl_pem(self, *revoked: Pair, number: int = 1) -> bytes:
+        """The CRL file: one CRL of each CA, with these pairs revoked by whoever issued them."""
+        return b"".join(
+            devcerts.make_crl(
+                ca,
+                [one.serial for one in revoked if one.certificate.issuer == ca.certificate.subject],
+                number=number,
+            )
+            for ca in (self.root, self.intermediate)
+        )
+
+    def write(self, directory: Path, *, crl: bytes | None = None) -> IdentityFiles:
+        """Write the four files (three without `crl`) into a directory and return their paths."""
+        directory.mkdir(parents=True, exist_ok=True)
+        contents = {"tls.key": self.server.key_pem, "tls.crt": self.server.chain_pem, "ca.crt": self.ca_pem}
+        if crl is not None:
+            contents["ca.crl"] = crl
+        for name, data in contents.items():
+            devcerts.write(directory / name, data)
+        return files_in(directory, crl=crl is not None)
+
+    def client_context(self, pair: Pair | None, directory: Path) -> ssl.SSLContext:
+        """A client's context that trusts the root and shows `pair`, whose files are written into `directory`."""
+        context = ssl.create_default_context(cadata=self.root.pem.decode())
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if pair is not None:
+            path = directory / f"{pair.serial:x}.pem"
+            if not path.exists():
+                directory.mkdir(parents=True, exist_ok=True)
+                devcerts.write(path, pair.chain_pem + pair.key_pem)
+            context.load_cert_chain(path)
+        return context
+
+
+def files_in(directory: Path, *, crl: bool) -> IdentityFiles:
+    """Return the paths that `Pki.write` uses, as the configuration would hold them."""
+    return IdentityFiles(
+        private_key=str(directory / "tls.key"),
+        certificate=str(directory / "tls.crt"),
+        client_ca=str(directory / "ca.crt"),
+        client_crl=str(directory / "ca.crl") if crl else None,
+    )
+
+
+@cache
+def pki() -> Pki:
+    """Return the world of this test process; it is made once and nothing changes it."""
+    root = devcerts.make_ca("test root", path_len=1)
+    intermediate = devcerts.make_ca("test intermediate", issuer=root, path_len=0)
+    other_root = devcerts.make_ca("other root")
+    return Pki(
+        root=root,
+        intermediate=intermediate,
+        server=devcerts.issue(root, "localhost", server=True, dns=["localhost"], ip=["127.0.0.1", "::1"]),
+        client=devcerts.issue(
+            intermediate, WORKER, client=True, dns=[WORKER], uri=[f"urn:ql3:worker:{WORKER}"]
+        ),
+        direct=devcerts.issue(root, "worker-2", client=True, dns=["worker-2"]),
+        other_root=other_root,
+        stranger=devcerts.issue(other_root, "stranger", client=True),
+    )
