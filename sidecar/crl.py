@@ -1,4 +1,4 @@
-"""Certificate revocation lists: judged as a whole at load, so that a handshake and a later judgement agree (contract 5).
+"""Certificate revocation lists, judged as a whole at load so that handshake and later judgement agree (contract 5).
 
 The CRL file holds exactly one current CRL for each CA of the client CA file and nothing else. OpenSSL would take less
 (and then refuse every client, or none); what it would not do at all is to notice an older list.

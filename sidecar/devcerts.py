@@ -76,7 +76,7 @@ def make_ca(
     return _make(name, issuer, days, not_before, key, extensions)
 
 
-def issue(
+def issue(  # noqa: PLR0913 - each names one field of a certificate
     ca: Pair,
     name: str,
     *,
@@ -179,9 +179,7 @@ def _is_root(pair: Pair) -> bool:
     return pair.certificate.subject == pair.certificate.issuer
 
 
-def _usage(
-    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=digital_signature,
         key_cert_sign=key_cert_sign,

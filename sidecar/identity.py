@@ -175,6 +175,8 @@ def _context(
             context.load_verify_locations(path)
     except ssl.SSLError:
         raise IdentityFault(Finding(Role.CERTIFICATE, Fault.HANDSHAKE)) from None
+    except OSError:
+        raise IdentityFault(Finding(Role.CERTIFICATE, Fault.RESOURCES)) from None
     if crl is not None:
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
     return context

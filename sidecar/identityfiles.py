@@ -1,5 +1,6 @@
 """Reading the files of the TLS identity: each once, through a descriptor, and all of one moment (contract 8)."""
 
+import errno
 import hashlib
 import os
 import stat
@@ -12,6 +13,7 @@ from sidecar.trust import Fault, Finding, IdentityFault, Role
 FILE_BYTES: Final = 1 << 20
 """Largest identity file (contract 8)."""
 _PASSES: Final = 3
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _KEY_OPEN_TO_OTHERS: Final = stat.S_IWGRP | stat.S_IRWXO
 
 
@@ -59,7 +61,9 @@ class Material:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         key = self.content[Role.PRIVATE_KEY]
         key[:] = bytes(len(key))
 
@@ -97,8 +101,9 @@ def _read_file(path: str, role: Role) -> tuple[bytearray, tuple[int, ...]]:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (FileNotFoundError, NotADirectoryError):
         raise IdentityFault(Finding(role, Fault.MISSING)) from None
-    except OSError:
-        raise IdentityFault(Finding(role, Fault.UNREADABLE)) from None
+    except OSError as error:
+        fault = Fault.RESOURCES if error.errno in _EXHAUSTED else Fault.UNREADABLE
+        raise IdentityFault(Finding(role, fault)) from None
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):

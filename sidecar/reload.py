@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -23,6 +24,8 @@ POLL_S: Final = 30.0
 """Between readings of the contents when nothing seems to happen, and the longest pause after a failed attempt."""
 _DEBOUNCE_MS: Final = 100
 _STEP_MS: Final = 50
+_JOIN_S: Final = 1.0
+_BLIND_WAKES: Final = 20
 
 Run = Callable[[Callable[[], None]], object]
 
@@ -33,8 +36,8 @@ class IdentityHolder:
     def __init__(self, files: IdentityFiles, on_event: Callable[..., None] = lambda name, **fields: None) -> None:
         """Load the first snapshot. Raises IdentityFault.
 
-        `on_event(name, **fields)` gets `tls_identity_reloaded` (generation), `tls_identity_fault` (role, fault) and
-        `tls_watch_failed`; all fields are of closed sets or numbers.
+        `on_event(name, **fields)` gets `identity_reloaded` (generation), `identity_rejected` (role, fault), once for
+        each new set of faults, and `identity_watch_failed`, once; `level` besides, as `Events.emit` takes it.
         """
         self.files = files
         self.current: Identity = load(files)
@@ -73,8 +76,8 @@ class IdentityHolder:
                 if fault.faults != self.faults:
                     self.faults = fault.faults
                     for found in fault.faults:
-                        fields = {"role": found.role.value, "fault": found.fault.code}
-                        run(partial(self.on_event, "tls_identity_fault", **fields))
+                        fields = {"level": "error", "role": found.role.value, "fault": found.fault.code}
+                        run(partial(self.on_event, "identity_rejected", **fields))
                 return False
             self.current, self.faults = identity, ()
             self.reloads += 1
@@ -82,7 +85,7 @@ class IdentityHolder:
         return True
 
     def _announce(self, identity: Identity) -> None:
-        self.on_event("tls_identity_reloaded", generation=identity.generation)
+        self.on_event("identity_reloaded", generation=identity.generation)
         for callback in self.on_change:
             callback(identity)
 
@@ -94,13 +97,27 @@ async def watch(holder: IdentityHolder, stop: asyncio.Event, poll_s: float = POL
     hang must stop neither the loop nor the exit.
     """
     loop = asyncio.get_running_loop()
+    done = asyncio.Event()
     ended = threading.Event()
-    work = partial(_work, holder, loop.call_soon_threadsafe, ended, poll_s)
+
+    def run(call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            loop.call_soon_threadsafe(call)
+
+    def work() -> None:
+        try:
+            _work(holder, run, ended, poll_s)
+        finally:
+            run(done.set)
+
     threading.Thread(target=work, name="identity-watch", daemon=True).start()
     try:
         await stop.wait()
     finally:
         ended.set()
+        # The interpreter aborts when it ends while the watcher's native code runs; a hanging file is not waited for.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(done.wait(), _JOIN_S)
 
 
 def _work(holder: IdentityHolder, run: Run, ended: threading.Event, poll_s: float) -> None:
@@ -115,7 +132,7 @@ def _work(holder: IdentityHolder, run: Run, ended: threading.Event, poll_s: floa
         pause = QUICK_S if changed else min(pause * 2, poll_s)
         try:
             holder.reload(run)
-        except Exception:
+        except Exception:  # noqa: BLE001 - nothing may end the watch; it is counted and tried again
             _watch_failed(holder, run)
         due = time.monotonic() + (pause if holder.faults else poll_s)
 
@@ -141,10 +158,12 @@ def _wakes(holder: IdentityHolder, run: Run, ended: threading.Event) -> Iterator
                 # A swap leads the names to another directory, a removed directory gives no notice any more.
                 if _places(holder.files) != places:
                     break
-        except Exception:
+        except Exception:  # noqa: BLE001 - the library raises OSError and errors of its own; polling goes on blind
             _watch_failed(holder, run)
-            ended.wait(QUICK_S)
-            yield False
+            for _ in range(_BLIND_WAKES):
+                if ended.wait(QUICK_S):
+                    return
+                yield False
 
 
 def _places(files: IdentityFiles) -> frozenset[tuple[str, tuple[int, int] | None]]:
@@ -165,4 +184,4 @@ def _inode(path: str) -> tuple[int, int] | None:
 def _watch_failed(holder: IdentityHolder, run: Run) -> None:
     holder.watch_failures += 1
     if holder.watch_failures == 1:
-        run(partial(holder.on_event, "tls_watch_failed"))
+        run(partial(holder.on_event, "identity_watch_failed", level="error"))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
+from itertools import pairwise
 from typing import Final
 
 from cryptography import x509
@@ -38,6 +39,7 @@ class Fault(Enum):
 
     MISSING = ("missing", "the file does not exist; create it or correct the path")
     UNREADABLE = ("unreadable", "the file cannot be read; give this process's user or group the right to read it")
+    RESOURCES = ("resources", "no descriptor, memory or memory file (memfd_create) could be had; raise the limits")
     NOT_REGULAR = ("not_regular", "the path must lead to a regular file")
     TOO_LARGE = ("too_large", "the file is over 1 MiB")
     CHANGING = ("changing", "the file kept changing while it was read; replace it by rename")
@@ -45,28 +47,34 @@ class Fault(Enum):
     KEY_MALFORMED = ("key_malformed", "the file must hold one private key in PEM")
     KEY_ENCRYPTED = ("key_encrypted", "the private key has a passphrase; write it without one")
     KEY_MISMATCH = ("key_mismatch", "the private key is not that of the first certificate of the certificate file")
-    CERTIFICATE_MALFORMED = ("certificate_malformed", "the file must hold PEM certificates: the leaf, then its intermediates")
+    CERTIFICATE_MALFORMED = ("certificate_malformed", "the file must hold PEM certificates: leaf, then intermediates")
     CERTIFICATE_ORDER = ("certificate_order", "each certificate after the leaf must be the issuer of the one before it")
     CERTIFICATE_EXPIRED = ("certificate_expired", "a certificate of the file has expired; renew it")
-    CERTIFICATE_NOT_YET_VALID = ("certificate_not_yet_valid", "a certificate of the file is not valid yet; look at the clocks")
+    CERTIFICATE_NOT_YET_VALID = (
+        "certificate_not_yet_valid",
+        "a certificate of the file is not valid yet; check clocks",
+    )
     CA_MALFORMED = ("ca_malformed", "the file must hold PEM certificates and nothing else in PEM")
     CA_COUNT = ("ca_count", "the file must hold 1 to 16 certificates")
     CA_NOT_A_CA = ("ca_not_a_ca", "every certificate of the file must be a CA (basic constraints CA:TRUE)")
     CA_EXPIRED = ("ca_expired", "a CA of the file has expired; remove or renew it")
-    CA_NOT_YET_VALID = ("ca_not_yet_valid", "a CA of the file is not valid yet; look at the clocks")
+    CA_NOT_YET_VALID = ("ca_not_yet_valid", "a CA of the file is not valid yet; check clocks")
     CA_NO_ROOT = ("ca_no_root", "no CA of the file is self-signed, so no client could be verified; add the root")
     CA_NO_CRL_SIGN = ("ca_no_crl_sign", "a CA of the file may not sign CRLs (key usage cRLSign)")
     CRL_MALFORMED = ("crl_malformed", "the file must hold CRLs in PEM and nothing else")
     CRL_COUNT = ("crl_count", "the file must hold 1 to 16 CRLs")
-    CRL_UNSUPPORTED = ("crl_unsupported", "every CRL must be complete: neither delta, indirect, limited in scope nor with an unknown critical extension")
+    CRL_UNSUPPORTED = (
+        "crl_unsupported",
+        "a CRL is a delta, indirect, limited in scope or marked critical in an unknown way",
+    )
     CRL_FOREIGN = ("crl_foreign", "a CRL's issuer is not in the client CA file")
     CRL_SIGNATURE = ("crl_signature", "a CRL is not signed by the CA whose name it bears")
     CRL_MISSING = ("crl_missing", "a CA of the client CA file has no CRL in the file")
     CRL_REPEATED = ("crl_repeated", "a CA of the client CA file has more than one CRL in the file")
     CRL_EXPIRED = ("crl_expired", "a CRL has expired or names no next update; publish a new one")
-    CRL_NOT_YET_VALID = ("crl_not_yet_valid", "a CRL is not valid yet; look at the clocks")
+    CRL_NOT_YET_VALID = ("crl_not_yet_valid", "a CRL is not valid yet; check clocks")
     CRL_ROLLBACK = ("crl_rollback", "a CRL is older than the one in service")
-    HANDSHAKE = ("handshake", "TLS 1.3 could not be spoken with this key and certificate; look at key type, key size and purpose")
+    HANDSHAKE = ("handshake", "a TLS 1.3 handshake with it failed; check key type, key size and purpose")
 
     def __init__(self, code: str, mend: str) -> None:
         """Unpack the member's pair."""
@@ -82,7 +90,7 @@ class Finding:
     fault: Fault
 
 
-class IdentityFault(Exception):  # noqa: N818 - the word of the contract
+class IdentityFault(Exception):
     """The identity cannot be used. `faults` lists all that were found, in the order of the files; never empty."""
 
     def __init__(self, *faults: Finding) -> None:
@@ -126,7 +134,7 @@ def not_after(certificate: x509.Certificate) -> float:
 def authorities(data: bytes | bytearray, now: float, *, sign_crls: bool) -> list[x509.Certificate]:
     """Return the client CAs, each once. Raises IdentityFault unless they are 1..16 valid CAs (contract 5)."""
     try:
-        found = list({certificate: None for certificate in certificates(data)})
+        found = list(dict.fromkeys(certificates(data)))
     except ValueError:
         raise IdentityFault(Finding(Role.CLIENT_CA, Fault.CA_MALFORMED)) from None
     rules: tuple[tuple[Fault, Callable[[x509.Certificate], bool]], ...] = (
@@ -164,7 +172,7 @@ def _signs_no_crl(certificate: x509.Certificate) -> bool:
 def issued_in_order(chain: Sequence[x509.Certificate]) -> bool:
     """Tell whether each certificate was issued by the one after it: names and signature."""
     try:
-        for issued, issuer in zip(chain, chain[1:], strict=False):
+        for issued, issuer in pairwise(chain):
             issued.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False

@@ -84,9 +84,7 @@ def pki() -> Pki:
         root=root,
         intermediate=intermediate,
         server=devcerts.issue(root, "localhost", server=True, dns=["localhost"], ip=["127.0.0.1", "::1"]),
-        client=devcerts.issue(
-            intermediate, WORKER, client=True, dns=[WORKER], uri=[f"urn:ql3:worker:{WORKER}"]
-        ),
+        client=devcerts.issue(intermediate, WORKER, client=True, dns=[WORKER], uri=[f"urn:ql3:worker:{WORKER}"]),
         direct=devcerts.issue(root, "worker-2", client=True, dns=["worker-2"]),
         other_root=other_root,
         stranger=devcerts.issue(other_root, "stranger", client=True),
