@@ -17,7 +17,7 @@ ORDINARY := -n $(WORKERS) -m "not soak and not root"
 
 help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]"
-	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' Makefile | expand -t 14; echo
 
 demo: runtime ## the whole life of a secret on this machine, in a few seconds (STORE=sqlite)
 ifneq ($(STORE),sqlite)

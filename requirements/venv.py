@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
-# Level -> its lock files in the order of installing. `dev` holds all of `runtime`, so either can come first.
+# Level -> its lock files in the order of installing. dev.txt holds all of runtime.txt, at the same versions.
 LEVELS: Final = {"runtime": ("build.txt", "runtime.txt"), "dev": ("build.txt", "dev.txt"), "tools": ("tools.txt",)}
 # A person's pip settings that would put the packages elsewhere than into the environment.
 MISLEADING: Final = ("PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET", "PIP_USER")
@@ -67,7 +67,8 @@ def build(directory: Path, level: str, stamp: Path, wanted: dict[str, str]) -> N
         # Editable: what is tested is the checkout itself. Without isolation: setuptools is the locked one.
         run([*install, "--no-deps", "--no-index", "--no-build-isolation", "--editable", str(ROOT)])
     part = stamp.with_suffix(".part")
-    part.write_text(json.dumps({**installed, level: wanted[level]}), encoding="ascii")
+    done = ("runtime", "dev") if level == "dev" else (level,)
+    part.write_text(json.dumps({**installed, **{name: wanted[name] for name in done}}), encoding="ascii")
     part.replace(stamp)
 
 
