@@ -5,117 +5,18 @@ names the refs that may be opened, holds no lease token, and is dead once the st
 maker of a `Permit`, without which no byte is sent.
 """
 
-import json
-from dataclasses import dataclass
 from hmac import compare_digest
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
-from provider import limits
 from provider.command import Command
 from provider.credential import Principal
 from provider.outcomes import Reason, Refused
+from provider.plan import plan_refs
 from provider.receipts import Receipt
-from provider.refs import InvalidRef, SecretRef
+from provider.refs import SecretRef
+from provider.snapshot import Attempt, Credential, Lease, Run, Session, Snapshot
 
-PLAN_SCHEMA: Final = "qinglong/command-execution@v1"
-_PLAN_REQUIRED: Final = frozenset(("command", "environment"))
-_PLAN_KEYS: Final = _PLAN_REQUIRED | {"environmentBundleRef", "placement", "timeoutMs", "workingDirectory"}
-_PUBLIC_KEYS: Final = frozenset(("name", "kind", "value"))
-_SECRET_KEYS: Final = frozenset(("name", "kind", "secretRef"))
 _SEAL: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """`run_attempts`, as the store holds it: nothing is judged yet, hence `object`."""
-
-    run_id: object
-    status: object
-    executor_type: object
-    worker_id: object
-    worker_session_id: object
-    worker_generation: object
-    lease_generation: object
-    lease_version: object
-    lease_token_digest: object
-    offer_id: object
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """`runs` of the attempt."""
-
-    project_id: object
-    task_id: object
-    task_revision: object
-    status: object
-    execution_owner: object
-    cancel_requested_at_ms: object
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """`run_dispatch_leases` of the attempt."""
-
-    run_id: object
-    status: object
-    version: object
-    lease_generation: object
-    worker_id: object
-    worker_session_id: object
-    worker_generation: object
-    lease_token_digest: object
-    offer_id: object
-    expires_at_ms: object
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """`worker_sessions` of the lease's worker."""
-
-    session_id: object
-    generation: object
-    status: object
-    lease_expires_at_ms: object
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """`task_execution_revisions` that the run names. `plan_json` is JSON text, parsed only after the fences hold."""
-
-    source_revision: object
-    source_content_digest: object
-    plan_schema: object
-    plan_json: object
-    content_digest: object
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """The newest `worker_credentials` row of the credential that authenticated."""
-
-    version: object
-    worker_id: object
-    state: object
-    not_before_at_ms: object
-    expires_at_ms: object
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What one statement read after the lock was held. None: no such row. `second_row`: more than one matched."""
-
-    now_ms: int
-    """The store's clock, read after the lock."""
-    read_at: float
-    """The monotonic clock when `now_ms` was read."""
-    attempt: Attempt | None
-    run: Run | None
-    lease: Lease | None
-    session: Session | None
-    revision: Revision | None
-    credential: Credential | None
-    second_row: bool = False
 
 
 class Tenure:
@@ -131,9 +32,20 @@ class Tenure:
 class Authority:
     """Leave to open exactly these refs, inside the store's hold. Made by `verify` alone."""
 
-    __slots__ = ("_bundle_refs", "_secret_refs", "_tenure", "attempt_id", "credential_id", "credential_version", "expires_at_ms", "now_ms", "read_at", "worker_id")
+    __slots__ = (
+        "_bundle_refs", "_secret_refs", "_tenure", "attempt_id", "credential_id", "credential_version",
+        "expires_at_ms", "now_ms", "read_at", "worker_id",
+    )  # fmt: skip
 
-    def __init__(self, seal: object, tenure: Tenure, principal: Principal, command: Command, snapshot: Snapshot, expires_at_ms: int) -> None:
+    def __init__(
+        self,
+        seal: object,
+        tenure: Tenure,
+        principal: Principal,
+        command: Command,
+        snapshot: Snapshot,
+        expires_at_ms: int,
+    ) -> None:
         """Raises TypeError for every caller but `verify`."""
         if seal is not _SEAL:
             raise TypeError("only verify makes an Authority")
@@ -171,7 +83,9 @@ class Authority:
 class Permit:
     """Leave to send the first byte: COMMIT was confirmed. Made by `commit` alone; `check` still fences by the clock."""
 
-    __slots__ = ("_expires_at_ms", "_now_ms", "_read_at", "attempt_id", "credential_id", "credential_version", "worker_id")
+    __slots__ = (
+        "_expires_at_ms", "_now_ms", "_read_at", "attempt_id", "credential_id", "credential_version", "worker_id",
+    )  # fmt: skip
 
     def __init__(self, seal: object, authority: Authority) -> None:
         """Raises TypeError for every caller but `commit`."""
@@ -192,6 +106,9 @@ class Permit:
         """
         if self._now_ms + (monotonic - self._read_at) * 1000 >= self._expires_at_ms:
             raise Refused(Reason.AUTHORITY_MISMATCH)
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Permit is never serialised")
 
 
 class Hold(Protocol):
@@ -275,7 +192,7 @@ def verify(principal: Principal, session_id: str, command: Command, hold: Hold) 
     # 4. the faults of plan and task_revision
     if run.task_revision != f"qltd:v1:{revision.source_revision}:{revision.source_content_digest}":
         raise Refused(Reason.AUTHORITY_STORE)
-    secret_refs, bundle_refs = _plan_refs(revision, command.project_id)
+    secret_refs, bundle_refs = plan_refs(revision, command.project_id)
     # 5. the scope
     if not (
         _same_digest(revision.content_digest, command.execution_digest)
@@ -308,56 +225,3 @@ def _typed(attempt: Attempt, run: Run, lease: Lease, session: Session, credentia
 
 def _same_digest(stored: object, asked: str) -> bool:
     return isinstance(stored, str) and stored.isascii() and compare_digest(stored, asked)
-
-
-def _plan_refs(revision: Revision, project_id: str) -> tuple[tuple[SecretRef, ...], tuple[SecretRef, ...]]:
-    """Return the plan's secret refs in stored order, first occurrence only, and its bundle ref.
-
-    Raises `Refused(AUTHORITY_STORE)` for every fault of contract 6.5: the store then has no usable answer.
-    """
-    try:
-        if revision.plan_schema != PLAN_SCHEMA or not isinstance(revision.plan_json, str):
-            raise ValueError
-        plan = _PLAN.decode(revision.plan_json)
-        if not isinstance(plan, dict) or not _PLAN_REQUIRED <= plan.keys() <= _PLAN_KEYS:
-            raise ValueError
-        secret_refs = _environment_refs(plan["environment"])
-        bundle_refs = (SecretRef.parse(plan["environmentBundleRef"]),) if "environmentBundleRef" in plan else ()
-    except (ValueError, TypeError, AttributeError, RecursionError, InvalidRef):
-        raise Refused(Reason.AUTHORITY_STORE) from None
-    foreign = any(ref.project_id != project_id for ref in (*secret_refs, *bundle_refs))
-    if foreign or any(ref.version is None for ref in bundle_refs) or len(secret_refs) > limits.SECRET_REFS:
-        raise Refused(Reason.AUTHORITY_STORE)
-    return secret_refs, bundle_refs
-
-
-def _environment_refs(environment: object) -> tuple[SecretRef, ...]:
-    if not isinstance(environment, list):
-        raise ValueError
-    names: set[str] = set()
-    refs: dict[SecretRef, None] = {}
-    for entry in environment:
-        keys, name, kind = entry.keys(), entry.get("name"), entry.get("kind")
-        if not isinstance(name, str) or name in names:
-            raise ValueError
-        names.add(name)
-        if kind == "secret" and keys == _SECRET_KEYS:
-            refs.setdefault(SecretRef.parse(entry["secretRef"]))
-        elif kind != "public" or keys != _PUBLIC_KEYS:
-            raise ValueError
-    return tuple(refs)
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError
-    return found
-
-
-def _no_constant(_: str) -> NoReturn:
-    raise ValueError
-
-
-# PostgreSQL's jsonb has dropped repeated keys already; a SQLite text that holds one is malformed.
-_PLAN: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

@@ -7,6 +7,7 @@ batch lives, and never as `str` or `bytes`.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -52,17 +53,16 @@ class Batch:
         """Allocate every slot, one byte longer than asked, so that a value which grew shows itself.
 
         Raises `Refused(MATERIAL_UNAVAILABLE)` for a size outside 1..16384 (98304 for the bundle) and
-        `Refused(OVER_BUDGET)` when the secrets together exceed 65536 bytes.
+        `Refused(OVER_BUDGET)` when the secrets together exceed 65536 bytes or more than one is a bundle.
         """
-        self._closed = True  # until everything below has succeeded there is nothing to wipe
-        total = 0
-        for slot in slots:
+        self.slots = tuple(slots)
+        for slot in self.slots:
             if not 1 <= slot.size <= (limits.BUNDLE_BYTES if slot.bundle else limits.VALUE_BYTES):
                 raise Refused(Reason.MATERIAL_UNAVAILABLE)
-            total += 0 if slot.bundle else slot.size
-        if total > limits.BATCH_BYTES:
+        if sum(slot.size for slot in self.slots if not slot.bundle) > limits.BATCH_BYTES:
             raise Refused(Reason.OVER_BUDGET)
-        self.slots = tuple(slots)
+        if sum(slot.bundle for slot in self.slots) > limits.BUNDLE_REFS:
+            raise Refused(Reason.OVER_BUDGET)
         self._lengths: list[int | None] = [None] * len(self.slots)
         self._buffer: Buffer = pool.take(sum(slot.size + 1 for slot in self.slots) or 1)
         self._closed = False
@@ -79,8 +79,10 @@ class Batch:
     def fill(self, index: int, length: int) -> None:
         """State that slot `index` now holds `length` bytes and judge them.
 
-        Raises `Refused(MATERIAL_UNAVAILABLE)` unless they are 1..size bytes of strict UTF-8 without NUL.
+        Raises `Refused(MATERIAL_UNAVAILABLE)` unless they are 1..size bytes of strict UTF-8 without NUL; the slot then
+        holds no value, also where it held one before.
         """
+        self._lengths[index] = None
         if not 1 <= length <= self.slots[index].size:
             raise Refused(Reason.MATERIAL_UNAVAILABLE)
         with self._rooms[index][:length] as value:
@@ -117,14 +119,19 @@ class Batch:
             return
         self._closed = True
         # Zeros first: nothing that could go wrong with a view may come before them.
-        self._buffer.release()
+        self._buffer.wipe()
         for room in self._rooms:
-            room.release()
+            # A thread may be reading into it still: what it brings reaches nobody, as the memory is not used again.
+            with suppress(BufferError):
+                room.release()
+        self._buffer.release()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.wipe()
 
     def __repr__(self) -> str:

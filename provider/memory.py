@@ -25,7 +25,7 @@ MAX_BUFFER_BYTES: Final = len(_ZEROS)
 
 def _libc_lock() -> Callable[[int, int], bool]:
     """Return a function that locks pages as they are touched; it answers False where the limit or the libc forbids."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None)
     try:
         mlock2 = libc.mlock2
     except AttributeError:
@@ -39,32 +39,41 @@ def _libc_lock() -> Callable[[int, int], bool]:
 class Buffer:
     """Wipeable bytes of one owner. Use it as a context manager; leaving wipes it, on every way out.
 
-    `view` covers exactly the bytes asked for. Views cut from it must be released by whoever cut them: after `release`
-    the memory may serve another request.
+    `view` covers exactly the bytes asked for. Views cut from it are released by whoever cut them: memory that a view
+    still reaches is wiped like any other, but never serves another request.
     """
 
-    __slots__ = ("_mapping", "_pool", "view")
+    __slots__ = ("_mapping", "_pool", "_size", "view")
 
     def __init__(self, pool: "BufferPool", mapping: mmap.mmap, size: int) -> None:
         """Made by `BufferPool.take` only."""
         self._pool = pool
         self._mapping: mmap.mmap | None = mapping
+        self._size = size
         self.view = memoryview(mapping)[:size]
 
+    def wipe(self) -> None:
+        """Overwrite with zeros; the memory stays this buffer's until `release`. Idempotent."""
+        if self._mapping is not None:
+            # Through the mapping: no view, whether released too early or still lent out, stands in the way.
+            self._mapping[: self._size] = _ZEROS[: self._size]
+
     def release(self) -> None:
-        """Overwrite with zeros and give the mapping back. Idempotent; afterwards `view` raises ValueError."""
+        """Wipe and give the mapping back. Idempotent; afterwards `view` raises ValueError."""
+        self.wipe()
         mapping, self._mapping = self._mapping, None
-        if mapping is None:
-            return
-        size = len(self.view)
-        self.view[:] = _ZEROS[:size]
-        self.view.release()
-        self._pool.give_back(mapping, size)
+        if mapping is not None:
+            # A view that C code still holds cannot be released; the pool sees that the mapping is lent.
+            with suppress(BufferError):
+                self.view.release()
+            self._pool.give_back(mapping)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()
 
     def __del__(self) -> None:
@@ -90,7 +99,8 @@ class BufferPool:
         self._retain = retain_bytes
         self._idle: dict[int, list[mmap.mmap]] = {}
         self._idle_bytes = 0
-        self._lock = threading.Lock()
+        # Re-entrant: the collector may run a dropped buffer's `__del__` inside `take`, in the same thread.
+        self._lock = threading.RLock()
         self._lock_pages = _libc_lock()
         self._locked: dict[int, bool] = {}
         self.outstanding = 0
@@ -101,7 +111,10 @@ class BufferPool:
         """Bytes among them that the kernel agreed to lock."""
 
     def take(self, size: int) -> Buffer:
-        """Return a zeroed buffer of `size` bytes (1..MAX_BUFFER_BYTES). Raises ValueError beyond it, OSError without memory."""
+        """Return a zeroed buffer of `size` bytes.
+
+        Raises ValueError for a size outside 1..MAX_BUFFER_BYTES and OSError when there is no memory.
+        """
         if not 1 <= size <= MAX_BUFFER_BYTES:
             raise ValueError("buffer size out of bounds")
         room = max(_PAGE, 1 << (size - 1).bit_length())
@@ -115,21 +128,21 @@ class BufferPool:
             self.outstanding += 1
         return Buffer(self, mapping, size)
 
-    def give_back(self, mapping: mmap.mmap, used: int) -> None:
-        """Take a wiped mapping back; called by `Buffer.release` alone."""
+    def give_back(self, mapping: mmap.mmap) -> None:
+        """Take a wiped mapping back; called by `Buffer.release` alone. One that is still lent is not used again."""
         room = len(mapping)
+        lent = _is_lent(mapping)
         with self._lock:
             self.outstanding -= 1
-            if self._idle_bytes + room <= self._retain:
+            if not lent and self._idle_bytes + room <= self._retain:
                 self._idle.setdefault(room, []).append(mapping)
                 self._idle_bytes += room
                 return
             self.mapped_bytes -= room
             if self._locked.pop(id(mapping)):
                 self.locked_bytes -= room
-        # A view that its cutter forgot keeps the mapping alive: it is wiped already, so only address space is lost.
-        with suppress(BufferError):
-            mapping.close()
+        if not lent:
+            mapping.close()  # a lent one is unmapped when its last view is gone
 
     def _map(self, room: int) -> mmap.mmap:
         mapping = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -142,3 +155,12 @@ class BufferPool:
         self.mapped_bytes += room
         self.locked_bytes += room if locked else 0
         return mapping
+
+
+def _is_lent(mapping: mmap.mmap) -> bool:
+    """Tell whether somebody still holds a view: resizing, which to the same size moves nothing, is then refused."""
+    try:
+        mapping.resize(len(mapping))
+    except (BufferError, OSError):
+        return True
+    return False

@@ -61,13 +61,13 @@ class Exchange(Protocol):
         """Return the certificate's names where binding is on, otherwise None."""
 
     def authentication_ended(self, *, failed: bool) -> None:
-        """Spend from, or leave, the budget of failed authentications."""
+        """Spend from, or leave, the budget of failed authentications; not called when the request broke off."""
 
     def occupy(self, principal: Principal) -> AbstractContextManager[None]:
         """Take one of the credential's places in flight, or raise `Refused(CREDENTIAL_IN_FLIGHT_LIMIT)`."""
 
     async def body(self, admitted: Admitted) -> bytes | bytearray:
-        """Judge the headers, then return the declared body; raises `Refused` of the headers and body rows."""
+        """Judge the headers, then return the declared body, entering both stages. Raises `Refused` of their rows."""
 
     async def send(self, permit: Permit, response: wire.Response) -> None:
         """Check permit and peer once more, then hand head and body to TLS."""
@@ -90,8 +90,13 @@ class AuditLog(Protocol):
 class AuthorityStore(Protocol):
     """Where runs, attempts, leases, sessions and plans are."""
 
-    def hold(self, principal: Principal, command: Command, deadline: float, *, slow_material: bool) -> AbstractAsyncContextManager[Hold]:
-        """Take the places, BEGIN, lock the attempt, read. Leaving without `commit` rolls back. Raises `Refused(AUTHORITY_STORE)`."""
+    def hold(
+        self, principal: Principal, command: Command, deadline: float, *, slow_material: bool
+    ) -> AbstractAsyncContextManager[Hold]:
+        """Take the places, BEGIN, lock the attempt, read. Leaving it without `commit` rolls back.
+
+        Raises `Refused(AUTHORITY_STORE)`, or `Refused(DEADLINE)` when time runs out first.
+        """
 
     async def acknowledge(self, permit: Permit, given: tuple[Receipt, ...]) -> None:
         """Record, best effort, that the last byte was handed over; raises nothing."""
@@ -104,7 +109,10 @@ class SecretProvider(Protocol):
         """Tell whether `resolve` will complete without suspending."""
 
     async def resolve(self, authority: Authority, deadline: float) -> Batch:
-        """Return every value that `authority` names; it owns what it read until then. Raises `Refused` of stage provider."""
+        """Return every value that `authority` names, the bundle last; it owns what it read until then.
+
+        Raises `Refused` of stage provider.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,8 @@ async def deliver(exchange: Exchange, ports: Ports) -> None:
             authority = verify(admitted.principal, exchange.session_id, command, hold)
             exchange.enter(Stage.PROVIDER)
             batch = custody.enter_context(await _material(ports.provider, authority, exchange.deadline))
-            given = receipts.draw(ports.receipt_key, batch) if ports.receipt_key else ()
+            _hold_to(authority, batch)
+            given = () if ports.receipt_key is None else receipts.draw(ports.receipt_key, batch)
             # Encoded before COMMIT: an answer over its limit leaves no receipt of a release that never was.
             response = custody.enter_context(wire.encode(command, batch, ports.pool, ports.response_limit))
             batch.wipe()
@@ -182,3 +191,10 @@ async def _material(provider: SecretProvider, authority: Authority, deadline: fl
             return await provider.resolve(authority, deadline)
     except TimeoutError:
         raise Refused(Reason.ROOT_UNAVAILABLE) from None
+
+
+def _hold_to(authority: Authority, batch: Batch) -> None:
+    """Raise `Refused(MATERIAL_UNAVAILABLE)` unless a provider brought exactly the refs asked for, in their order."""
+    asked = [(ref, False) for ref in authority.secret_refs] + [(ref, True) for ref in authority.bundle_refs]
+    if [(slot.ref, slot.bundle) for slot in batch.slots] != asked:
+        raise Refused(Reason.MATERIAL_UNAVAILABLE)
