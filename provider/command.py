@@ -47,15 +47,6 @@ class Command:
     bundle_refs: tuple[SecretRef, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How a schema differs from the other."""
-
-    schema: Schema
-    keys: frozenset[str]
-    fewest_secret_refs: int
-
-
 _KEYS_V1: Final = frozenset(
     {
         "schema",
@@ -74,8 +65,8 @@ _KEYS_V1: Final = frozenset(
     }
 )
 _FORMS: Final = {
-    Schema.V1.value: _Form(Schema.V1, _KEYS_V1, fewest_secret_refs=1),
-    Schema.V2.value: _Form(Schema.V2, _KEYS_V1 | {"environmentBundleRefs"}, fewest_secret_refs=0),
+    Schema.V1.value: (Schema.V1, _KEYS_V1),
+    Schema.V2.value: (Schema.V2, _KEYS_V1 | {"environmentBundleRefs"}),
 }
 
 _ATTEMPT_ID: Final = re.compile(f"{CHARACTER}{{1,{ATTEMPT_ID_CHARACTERS}}}")
@@ -89,16 +80,18 @@ def parse_command(document: object) -> Command:
     """Read a command out of what `strictjson.parse` gave. Raises Refused(COMMAND) for anything else (contract 2)."""
     if type(document) is not dict:
         raise Refused(Reason.COMMAND)
-    form = _form(document.get("schema"))
-    if document.keys() != form.keys:
+    schema, keys = _form(document.get("schema"))
+    if document.keys() != keys:
         raise Refused(Reason.COMMAND)
     project_id = _text(document["projectId"], _NAME)
-    secret_refs = _refs(document["secretRefs"], project_id, form.fewest_secret_refs, SECRET_REFS)
-    bundle_refs = _refs(document.get("environmentBundleRefs", []), project_id, 0, BUNDLE_REFS)
-    if any(ref.version is None or ref in secret_refs for ref in bundle_refs) or not secret_refs + bundle_refs:
+    secret_refs = _refs(document["secretRefs"], project_id, SECRET_REFS)
+    bundle_refs = _refs(document.get("environmentBundleRefs", []), project_id, BUNDLE_REFS)
+    if not secret_refs and not bundle_refs:  # so `@v1`, which has no bundle, has at least one secret ref
+        raise Refused(Reason.COMMAND)
+    if any(ref.version is None or ref in secret_refs for ref in bundle_refs):
         raise Refused(Reason.COMMAND)
     return Command(
-        schema=form.schema,
+        schema=schema,
         run_id=_text(document["runId"], _ATTEMPT_ID),
         attempt_id=_text(document["attemptId"], _ATTEMPT_ID),
         offer_id=_text(document["offerId"], _NAME),
@@ -115,7 +108,8 @@ def parse_command(document: object) -> Command:
     )
 
 
-def _form(schema: object) -> _Form:
+def _form(schema: object) -> tuple[Schema, frozenset[str]]:
+    """The schema of that name and its exact keys."""
     form = _FORMS.get(schema) if type(schema) is str else None
     if form is None:
         raise Refused(Reason.COMMAND)
@@ -145,9 +139,9 @@ def _integer(value: object, low: int) -> int:
     return number
 
 
-def _refs(value: object, project_id: str, fewest: int, most: int) -> tuple[SecretRef, ...]:
-    """Canonical refs of the project, `fewest` to `most` of them, none twice."""
-    if type(value) is not list or not fewest <= len(value) <= most:
+def _refs(value: object, project_id: str, most: int) -> tuple[SecretRef, ...]:
+    """Canonical refs of the project, at most `most` of them, none twice."""
+    if type(value) is not list or len(value) > most:
         raise Refused(Reason.COMMAND)
     try:
         refs = tuple(map(SecretRef.parse, value))
