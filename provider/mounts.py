@@ -1,0 +1,78 @@
+"""Which mount a descriptor is on, and of what kind, learnt without asking the file system (contract 7).
+
+`stat` and `statfs` wait for the server of a hung mount. `open(O_PATH)`, `/proc/self/fdinfo` and `/proc/self/mountinfo`
+do not: they read the kernel's own tables.
+"""
+
+import errno
+import os
+import re
+import select
+import weakref
+from typing import Final
+
+LOCAL_KINDS: Final = frozenset((b"tmpfs", b"ramfs", b"ext2", b"ext3", b"ext4", b"xfs", b"btrfs", b"overlay"))
+"""Kinds whose reads wait for no other machine or process, so they are read inline. Every other kind may hang."""
+
+_FDINFO_BYTES: Final = 4096
+_CHUNK_BYTES: Final = 65_536
+_MOUNT_ID: Final = re.compile(rb"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
+# Blanks inside a path are escaped in mountinfo, so the first " - " ends the optional fields.
+_MOUNT: Final = re.compile(rb"^([0-9]+) .*? - (\S+) ", re.MULTILINE)
+
+
+def mount_id(descriptor: int) -> int:
+    """Return the id of the mount that `descriptor` is on; unique among mounts that are attached or in use.
+
+    Raises OSError when `/proc` is not there or does not say.
+    """
+    fdinfo = os.open(f"/proc/self/fdinfo/{descriptor}", os.O_RDONLY)
+    try:
+        found = _MOUNT_ID.search(os.read(fdinfo, _FDINFO_BYTES))
+    finally:
+        os.close(fdinfo)
+    if found is None:
+        raise OSError(errno.ENODATA, None)
+    return int(found[1])
+
+
+class MountTable:
+    """The mounts of this process, read again only when the kernel says that they changed.
+
+    Mount ids are used again after an unmount, so what is known of an id is dropped with every change. Belongs to one
+    thread and to the mount namespace in which it was first asked.
+    """
+
+    __slots__ = ("__weakref__", "_changes", "_descriptor", "_kinds")
+
+    def __init__(self) -> None:
+        """Begin empty; nothing is opened before the first question."""
+        self._descriptor: int | None = None
+        self._changes = select.poll()
+        self._kinds: dict[int, bytes] = {}
+
+    def is_local(self, mount: int) -> bool:
+        """Tell whether mount `mount` is of a local kind. The caller holds a descriptor on it, so its id stays its own.
+
+        A mount that the table does not show counts as not local. Raises OSError when the table cannot be read.
+        """
+        table = self._table()
+        if self._changes.poll(0):
+            self._kinds.clear()
+        if not self._kinds:
+            self._kinds = {int(number): kind for number, kind in _MOUNT.findall(_whole(table))}
+        return self._kinds.get(mount) in LOCAL_KINDS
+
+    def _table(self) -> int:
+        if self._descriptor is None:
+            self._descriptor = os.open("/proc/self/mountinfo", os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
+            self._changes.register(self._descriptor, select.POLLPRI)
+        return self._descriptor
+
+
+def _whole(descriptor: int) -> bytes:
+    chunks = bytearray()
+    while chunk := os.pread(descriptor, _CHUNK_BYTES, len(chunks)):
+        chunks += chunk
+    return bytes(chunks)
