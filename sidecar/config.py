@@ -1,32 +1,51 @@
-"""Environment to frozen Config (contract 8). The only reader of the environment.
+"""Environment to frozen Config (contract 8). The only reader of the process's environment.
 
 Order: the profile, then whether the ingress is enabled, then the profile must be cluster-control, then everything else.
 All faults are reported at once, by variable name, never by value.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
-from typing import Final, Literal, cast
+from secrets import token_bytes
+from typing import Final, TypeVar, cast
 
-from provider.credential import Pepper, Peppers
+from provider.credential import SECRET_BYTES, Pepper, Peppers
 from sidecar.environment import ConfigFault, ConfigFaults, Reading
 from sidecar.postgres_config import Password, Postgres, PostgresTls, read_postgres
 from sidecar.secret_file import SecretFileFault, read_secret_file
-from sidecar.variables import BY_NAME, ENABLED, PROFILE, VARIABLES, Only
+from sidecar.settings import Binding, Config, IdentityFilesConfig, Limits, Listen, ProviderKind, ShieldLimits, Store
+from sidecar.variable_rules import ANYWHERE
+from sidecar.variables import BY_NAME, CREDENTIAL, ENABLED, INGRESS, PROFILE, PROVIDING, REPLICA_ID, SIDECAR, Only
 
-__all__ = (
-    "Config", "ConfigFault", "ConfigFaults", "Gate", "IdentityFilesConfig", "Limits", "Listen", "Password", "Postgres",
-    "PostgresTls", "ShieldLimits", "Store", "gate", "load", "peppers_from_environment", "store_from_environment",
-)  # fmt: skip
+__all__ = [
+    "Config",
+    "ConfigFault",
+    "ConfigFaults",
+    "Gate",
+    "IdentityFilesConfig",
+    "Limits",
+    "Listen",
+    "Password",
+    "Postgres",
+    "PostgresTls",
+    "ShieldLimits",
+    "Store",
+    "Survey",
+    "gate",
+    "load",
+    "peppers_from_environment",
+    "store_from_environment",
+    "survey",
+]
 
-_INGRESS: Final = "QL3_WORKER_INGRESS_"
-_SIDECAR: Final = "QL3_SECRET_SIDECAR_"
-_SECRET: Final = "QL3_WORKER_SECRET_"
-_PEPPER: Final = "QL3_WORKER_CREDENTIAL_PEPPER"
-_REPLICA: Final = "QL3_CLUSTER_REPLICA_ID"
+_PEPPER: Final = f"{CREDENTIAL}PEPPER"
+_PEPPER_FILE: Final = f"{CREDENTIAL}PEPPER_FILE"
+_PREVIOUS: Final = f"{SIDECAR}PREVIOUS_PEPPER_FILE"
+Part = TypeVar("Part")
+_ANYWHERE: Final = {ANYWHERE, "::"}
 
 
 class Gate(Enum):
@@ -37,82 +56,19 @@ class Gate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
-    """Address and port of a listener. Port 0 asks the kernel for a free one."""
+class Survey:
+    """What `check` looks at: every fault, and each part that none of them touches, else None."""
 
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class IdentityFilesConfig:
-    """Absolute paths of the TLS identity; without a CRL file revocation is not checked."""
-
-    private_key: str
-    certificate: str
-    client_ca: str
-    client_crl: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of the worker listener, in the units of their names; the others are counts."""
-
-    max_body_bytes: int
-    max_response_bytes: int
-    max_in_flight: int
-    max_in_flight_per_credential: int
-    request_timeout_ms: int
-    drain_timeout_ms: int
-    shutdown_delay_ms: int
-    max_connections: int
-    max_connections_per_address: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShieldLimits:
-    """Budget of failed authentications in a window: for one peer, for all, and how many peers are remembered."""
-
-    window_ms: int
-    per_peer: int
-    global_: int
-    max_peers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """The authority store: `file` for sqlite, `postgres` for postgres, the other one None."""
-
-    authority: Literal["sqlite", "postgres"]
-    file: str | None
-    postgres: Postgres | None
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Everything that a deployment chooses. `root_directory` is None exactly when the provider is disabled."""
-
-    replica_id: str
-    listen: Listen
-    tls: IdentityFilesConfig
-    limits: Limits
-    shield: ShieldLimits
-    health: Listen
-    metrics: Listen
-    binding: Literal["off", "san"]
-    peppers: Peppers
-    provider: Literal["disabled", "mounted-files"]
+    faults: tuple[ConfigFault, ...]
+    tls: IdentityFilesConfig | None
     root_directory: str | None
-    authority: Literal["sqlite", "postgres"]
-    authority_file: str | None
-    postgres: Postgres | None
-    receipts: bool
+    store: Store | None
 
 
 def gate(environ: Mapping[str, str] = os.environ) -> Gate:
     """Decide whether to serve at all, reading nothing but the profile and the switch.
 
-    Raises ConfigFaults when one of them is faulty, and when the switch is on under a profile other than cluster-control.
+    Raises ConfigFaults when one of them is faulty, and when the switch is on under any profile but cluster-control.
     """
     reading = Reading(environ)
     profile, enabled = reading.text(PROFILE), reading.flag(ENABLED)
@@ -130,35 +86,27 @@ def load(environ: Mapping[str, str] = os.environ) -> Config:
     if gate(environ) is Gate.DISABLED:
         raise ConfigFaults([ConfigFault(ENABLED, "is not true", "Set it to true to serve.")])
     reading = Reading(environ)
-    reading.refuse_unknown()
-    for variable in VARIABLES:
-        reading.given(variable.name)  # notes the empty ones, of choices not taken too
-    provider, root = _provider(reading)
-    store = _store(reading)
-    config = Config(
-        replica_id=_replica_id(reading),
-        listen=_listen(reading, _INGRESS),
-        tls=_identity(reading),
-        limits=_limits(reading),
-        shield=ShieldLimits(*(reading.integer(f"{_INGRESS}AUTH_RATE_{name}") for name in ("WINDOW_MS", "PER_PEER", "GLOBAL", "MAX_PEERS"))),
-        health=_listen(reading, f"{_SIDECAR}HEALTH_"),
-        metrics=_listen(reading, f"{_SIDECAR}METRICS_"),
-        binding=cast(Literal["off", "san"], reading.text(f"{_INGRESS}CERTIFICATE_BINDING")),
-        peppers=_peppers(reading),
-        provider=provider,
-        root_directory=root,
-        authority=store.authority,
-        authority_file=store.file,
-        postgres=store.postgres,
-        receipts=reading.text(f"{_SIDECAR}RECEIPTS") == "on",
-    )
-    _refuse_port_clashes(reading, config)
+    config = _config(reading)
     reading.finish()
     return config
 
 
+def survey(environ: Mapping[str, str] = os.environ) -> Survey:
+    """Return every fault of an enabled ingress beside the parts that have none. Raises ConfigFaults as `gate` does."""
+    gate(environ)
+    whole = Reading(environ)
+    _config(whole)
+    provider = _sound(environ, _provider)
+    return Survey(
+        faults=whole.faults(),
+        tls=_sound(environ, _identity),
+        root_directory=None if provider is None else provider[1],
+        store=_sound(environ, _store),
+    )
+
+
 def store_from_environment(environ: Mapping[str, str] = os.environ) -> Store:
-    """Return the authority store alone, for the commands that keep it. Raises ConfigFaults with the faults of its variables."""
+    """Return the authority store alone, for the commands that keep it. Raises ConfigFaults."""
     reading = Reading(environ)
     store = _store(reading)
     reading.finish()
@@ -166,11 +114,44 @@ def store_from_environment(environ: Mapping[str, str] = os.environ) -> Store:
 
 
 def peppers_from_environment(environ: Mapping[str, str] = os.environ) -> Peppers:
-    """Return the peppers alone, for the commands that digest. Raises ConfigFaults with the faults of their variables."""
+    """Return the peppers alone, for the commands that digest. Raises ConfigFaults."""
     reading = Reading(environ)
     peppers = _peppers(reading)
     reading.finish()
     return peppers
+
+
+def _config(reading: Reading) -> Config:
+    """Read everything. What is returned may hold stand-ins until `reading` is found without fault."""
+    reading.refuse_unknown()
+    reading.refuse_empty()
+    provider, root_directory = _provider(reading)
+    store = _store(reading)
+    config = Config(
+        replica_id=_replica_id(reading),
+        listen=_listen(reading, INGRESS),
+        tls=_identity(reading),
+        limits=_limits(reading),
+        shield=_shield(reading),
+        health=_listen(reading, f"{SIDECAR}HEALTH_"),
+        metrics=_listen(reading, f"{SIDECAR}METRICS_"),
+        binding=cast(Binding, reading.text(f"{INGRESS}CERTIFICATE_BINDING")),
+        peppers=_peppers(reading),
+        provider=provider,
+        root_directory=root_directory,
+        authority=store.authority,
+        authority_file=store.authority_file,
+        postgres=store.postgres,
+        receipts=reading.text(f"{SIDECAR}RECEIPTS") == "on",
+    )
+    _refuse_port_clashes(reading, config)
+    return config
+
+
+def _sound(environ: Mapping[str, str], read: Callable[[Reading], Part]) -> Part | None:
+    reading = Reading(environ)
+    part = read(reading)
+    return None if reading.faults() else part
 
 
 def _listen(reading: Reading, prefix: str) -> Listen:
@@ -178,84 +159,109 @@ def _listen(reading: Reading, prefix: str) -> Listen:
 
 
 def _identity(reading: Reading) -> IdentityFilesConfig:
-    key, certificate, client_ca = (reading.text(f"{_INGRESS}TLS_{name}_FILE") for name in ("PRIVATE_KEY", "CERTIFICATE", "CLIENT_CA"))
-    return IdentityFilesConfig(key, certificate, client_ca, reading.optional(f"{_INGRESS}TLS_CLIENT_CRL_FILE"))
+    return IdentityFilesConfig(
+        private_key=reading.text(f"{INGRESS}TLS_PRIVATE_KEY_FILE"),
+        certificate=reading.text(f"{INGRESS}TLS_CERTIFICATE_FILE"),
+        client_ca=reading.text(f"{INGRESS}TLS_CLIENT_CA_FILE"),
+        client_crl=reading.optional(f"{INGRESS}TLS_CLIENT_CRL_FILE"),
+    )
 
 
 def _limits(reading: Reading) -> Limits:
     return Limits(
-        max_body_bytes=reading.integer(f"{_INGRESS}MAX_BODY_BYTES"),
-        max_response_bytes=reading.integer(f"{_INGRESS}MAX_RESPONSE_BYTES"),
-        max_in_flight=reading.integer(f"{_INGRESS}MAX_IN_FLIGHT"),
-        max_in_flight_per_credential=reading.integer(f"{_SIDECAR}MAX_IN_FLIGHT_PER_CREDENTIAL"),
-        request_timeout_ms=reading.integer(f"{_INGRESS}REQUEST_TIMEOUT_MS"),
-        drain_timeout_ms=reading.integer(f"{_INGRESS}DRAIN_TIMEOUT_MS"),
-        shutdown_delay_ms=reading.integer(f"{_SIDECAR}SHUTDOWN_DELAY_MS"),
-        max_connections=reading.integer(f"{_SIDECAR}MAX_CONNECTIONS"),
-        max_connections_per_address=reading.integer(f"{_SIDECAR}MAX_CONNECTIONS_PER_ADDRESS"),
+        max_body_bytes=reading.integer(f"{INGRESS}MAX_BODY_BYTES"),
+        max_response_bytes=reading.integer(f"{INGRESS}MAX_RESPONSE_BYTES"),
+        max_in_flight=reading.integer(f"{INGRESS}MAX_IN_FLIGHT"),
+        max_in_flight_per_credential=reading.integer(f"{SIDECAR}MAX_IN_FLIGHT_PER_CREDENTIAL"),
+        request_timeout_ms=reading.integer(f"{INGRESS}REQUEST_TIMEOUT_MS"),
+        drain_timeout_ms=reading.integer(f"{INGRESS}DRAIN_TIMEOUT_MS"),
+        shutdown_delay_ms=reading.integer(f"{SIDECAR}SHUTDOWN_DELAY_MS"),
+        max_connections=reading.integer(f"{SIDECAR}MAX_CONNECTIONS"),
+        max_connections_per_address=reading.integer(f"{SIDECAR}MAX_CONNECTIONS_PER_ADDRESS"),
     )
 
 
-def _provider(reading: Reading) -> tuple[Literal["disabled", "mounted-files"], str | None]:
-    choice = reading.text(f"{_SECRET}PROVIDER")
+def _shield(reading: Reading) -> ShieldLimits:
+    return ShieldLimits(
+        window_ms=reading.integer(f"{INGRESS}AUTH_RATE_WINDOW_MS"),
+        per_peer=reading.integer(f"{INGRESS}AUTH_RATE_PER_PEER"),
+        global_=reading.integer(f"{INGRESS}AUTH_RATE_GLOBAL"),
+        max_peers=reading.integer(f"{INGRESS}AUTH_RATE_MAX_PEERS"),
+    )
+
+
+def _provider(reading: Reading) -> tuple[ProviderKind, str | None]:
+    choice = reading.text(f"{PROVIDING}PROVIDER")
     if choice == "mounted-files":
-        return "mounted-files", reading.text(f"{_SECRET}ROOT_DIRECTORY")
-    (reading.refuse if choice else reading.judge)(Only.MOUNTED)
+        return "mounted-files", reading.text(f"{PROVIDING}ROOT_DIRECTORY")
+    if choice == "disabled":
+        reading.refuse_not_chosen(Only.MOUNTED)
+    else:
+        reading.judge_undecided(Only.MOUNTED)
     return "disabled", None
 
 
 def _store(reading: Reading) -> Store:
     # Required whatever the provider is: credentials and audit rows live there.
-    choice = reading.text(f"{_SECRET}AUTHORITY")
+    choice = reading.text(f"{PROVIDING}AUTHORITY")
     if choice == "sqlite":
-        reading.refuse(Only.POSTGRES)
-        return Store("sqlite", reading.text(f"{_SECRET}AUTHORITY_FILE"), None)
+        reading.refuse_not_chosen(Only.POSTGRES)
+        return Store("sqlite", reading.text(f"{PROVIDING}AUTHORITY_FILE"), None)
     if choice == "postgres":
-        reading.refuse(Only.SQLITE)
+        reading.refuse_not_chosen(Only.SQLITE)
         return Store("postgres", None, read_postgres(reading))
-    reading.judge(Only.SQLITE)
-    reading.judge(Only.POSTGRES)
+    reading.judge_undecided(Only.SQLITE)
+    reading.judge_undecided(Only.POSTGRES)
     return Store("sqlite", "", None)
 
 
 def _peppers(reading: Reading) -> Peppers:
-    text, file = reading.optional(_PEPPER), reading.optional(f"{_PEPPER}_FILE")
-    previous = reading.optional(f"{_SIDECAR}PREVIOUS_PEPPER_FILE")
+    text, file = reading.optional(_PEPPER), reading.optional(_PEPPER_FILE)
+    previous = reading.optional(_PREVIOUS)
     if text is not None and file is not None:
-        reading.fault(f"{_PEPPER}_FILE", f"is set beside {_PEPPER}", "Keep one of the two.")
+        reading.fault(_PEPPER_FILE, f"is set beside {_PEPPER}", "Keep one of the two.")
     elif text is None and file is None:
-        reading.fault(_PEPPER, "is required", f"Set it or {_PEPPER}_FILE.")
-    current = _pepper_file(reading, f"{_PEPPER}_FILE", file) if file is not None else _pepper(reading, _PEPPER, text or "")
-    before = None if previous is None else _pepper_file(reading, f"{_SIDECAR}PREVIOUS_PEPPER_FILE", previous)
-    return Peppers(current, before)
+        reading.fault(_PEPPER, "is required", f"Set it or {_PEPPER_FILE}.")
+    current = _pepper(reading, _PEPPER, text or "") if file is None else _pepper_of_file(reading, _PEPPER_FILE, file)
+    return Peppers(current, None if previous is None else _pepper_of_file(reading, _PREVIOUS, previous))
 
 
-def _pepper_file(reading: Reading, name: str, path: str) -> Pepper:
+def _pepper_of_file(reading: Reading, name: str, path: str) -> Pepper:
     try:
-        text = read_secret_file(path).decode("ascii", "replace")
+        return _pepper(reading, name, read_secret_file(path).decode("ascii", "replace"))
     except SecretFileFault as fault:
         reading.fault(name, fault.wrong, fault.mend)
-        text = ""
-    return _pepper(reading, name, text)
+        return _nobodys_pepper()
 
 
 def _pepper(reading: Reading, name: str, text: str) -> Pepper:
     try:
         return Pepper.parse(text)
-    except ValueError as error:
-        reading.fault(name, f"does not hold a pepper: {error}", "Make one of 32 random bytes.")
-        return Pepper(bytes(range(32)))  # a stand-in: `finish` raises before anybody has it
+    except ValueError as error:  # its text is fixed
+        reading.fault(name, f"holds none: {error}", "Make one of 32 random bytes.")
+        return _nobodys_pepper()
+
+
+def _nobodys_pepper() -> Pepper:
+    """A stand-in under which no credential would be good."""
+    return Pepper(token_bytes(SECRET_BYTES))
 
 
 def _replica_id(reading: Reading) -> str:
-    given = reading.optional(_REPLICA)
-    if given is None and BY_NAME[_REPLICA].rule.read(os.uname().nodename) is None:
-        reading.fault(_REPLICA, "is unset, and the host name cannot stand in", f"Set it to {BY_NAME[_REPLICA].rule.wants}.")
-    return given or os.uname().nodename
+    host_name, rule = os.uname().nodename, BY_NAME[REPLICA_ID].rule
+    given = reading.optional(REPLICA_ID)
+    if given is None and rule.read(host_name) is None:
+        reading.fault(REPLICA_ID, "is unset, and the host name cannot stand in", f"Set it to {rule.wants}.")
+    return given or host_name
 
 
 def _refuse_port_clashes(reading: Reading, config: Config) -> None:
-    named = ((f"{_INGRESS}PORT", config.listen), (f"{_SIDECAR}HEALTH_PORT", config.health), (f"{_SIDECAR}METRICS_PORT", config.metrics))
-    for (first, one), (second, other) in combinations(named, 2):
-        if one.port == other.port != 0 and (one.host == other.host or {one.host, other.host} & {"0.0.0.0", "::"}):  # noqa: S104 - compared, not bound
+    listeners = (
+        (f"{INGRESS}PORT", config.listen),
+        (f"{SIDECAR}HEALTH_PORT", config.health),
+        (f"{SIDECAR}METRICS_PORT", config.metrics),
+    )
+    for (first, one), (second, other) in combinations(listeners, 2):
+        hosts = {one.host, other.host}
+        if one.port == other.port != 0 and (len(hosts) == 1 or hosts & _ANYWHERE):
             reading.fault(second, f"is the port of {first} too", "Give each listener a port of its own.")

@@ -1,4 +1,4 @@
-"""Where the PostgreSQL authority is and how it is reached (contract 8): a URL or its parts, and TLS."""
+"""Where the PostgreSQL authority is and how it is reached (contract 8): a URL or its parts, TLS, and the pool."""
 
 import re
 from dataclasses import dataclass
@@ -7,17 +7,15 @@ from urllib.parse import unquote
 
 from sidecar.environment import Reading
 from sidecar.secret_file import SecretFileFault, read_secret_file
-from sidecar.variables import BY_NAME
+from sidecar.variables import BY_NAME, LOGIN, POOL
 
-_LOGIN: Final = "QL3_POSTGRES_WORKER_INGRESS_"
-_URL: Final = f"{_LOGIN}URL"
 _PARTS: Final = ("HOST", "PORT", "DATABASE", "USER", "PASSWORD", "PASSWORD_FILE")
-_POOL: Final = "QL3_WORKER_INGRESS_POSTGRES_"
-# Percent signs only as escapes; `@`, `/`, `?` and `#` inside a part must be escaped, so that no two readers disagree.
-_CHARACTER: Final = r"(?:%[0-9A-Fa-f]{2}|[!$&-.0-;=A-Z_a-z~])"
+_FORM: Final = "postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE"
+# What separates parts stands inside a part only as an escape: then no driver can read another host out of it.
+_CHARACTER: Final = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9._~!$&'()*+,;=-])"
 _SHAPE: Final = re.compile(
-    rf"postgres(?:ql)?://(?P<user>(?:(?!:){_CHARACTER})+):(?P<password>{_CHARACTER}+)"
-    r"@(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?"
+    rf"postgres(?:ql)?://(?P<user>{_CHARACTER}+):(?P<password>(?:{_CHARACTER}|:)+)"
+    r"@(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]+))?"
     rf"/(?P<database>{_CHARACTER}+)"
 )
 
@@ -69,9 +67,14 @@ class Postgres:
     connection_timeout_ms: int
 
 
+_Login = tuple[str, int, str, str, Password]
+_NOBODY: Final[_Login] = ("", 0, "", "", Password("", None))
+
+
 def read_postgres(reading: Reading) -> Postgres:
     """Read every variable of the PostgreSQL store; faults are noted in `reading`."""
-    host, port, database, user, password = _from_url(reading) if reading.given(_URL) else _from_parts(reading)
+    url = reading.given(f"{LOGIN}URL")
+    host, port, database, user, password = _from_parts(reading) if url is None else _from_url(reading, url)
     return Postgres(
         host=host,
         port=port,
@@ -79,62 +82,68 @@ def read_postgres(reading: Reading) -> Postgres:
         user=user,
         password=password,
         tls=_tls(reading),
-        application_name=reading.text(f"{_POOL}APPLICATION_NAME"),
-        max_connections=reading.integer(f"{_POOL}MAX_CONNECTIONS"),
-        connection_timeout_ms=reading.integer(f"{_POOL}CONNECTION_TIMEOUT_MS"),
+        application_name=reading.text(f"{POOL}APPLICATION_NAME"),
+        max_connections=reading.integer(f"{POOL}MAX_CONNECTIONS"),
+        connection_timeout_ms=reading.integer(f"{POOL}CONNECTION_TIMEOUT_MS"),
     )
 
 
-def _from_parts(reading: Reading) -> tuple[str, int, str, str, Password]:
-    text, file = reading.optional(f"{_LOGIN}PASSWORD"), reading.optional(f"{_LOGIN}PASSWORD_FILE")
-    password = Password(None if file else text, file)
-    if text and file:
-        reading.fault(f"{_LOGIN}PASSWORD_FILE", f"is set beside {_LOGIN}PASSWORD", "Keep one of the two.")
-    elif file:
-        try:
-            password.read()
-        except SecretFileFault as fault:
-            reading.fault(f"{_LOGIN}PASSWORD_FILE", fault.wrong, fault.mend)
-    elif text is None:
-        reading.fault(f"{_LOGIN}PASSWORD", "is required", f"Set it or {_LOGIN}PASSWORD_FILE.")
-    host, database, user = (reading.text(f"{_LOGIN}{part}") for part in ("HOST", "DATABASE", "USER"))
-    return host, reading.integer(f"{_LOGIN}PORT"), database, user, password
+def _from_parts(reading: Reading) -> _Login:
+    host, database, user = (reading.text(f"{LOGIN}{part}") for part in ("HOST", "DATABASE", "USER"))
+    return host, reading.integer(f"{LOGIN}PORT"), database, user, _password(reading)
 
 
-def _from_url(reading: Reading) -> tuple[str, int, str, str, Password]:
-    for part in _PARTS:
-        if reading.given(f"{_LOGIN}{part}") is not None:
-            reading.fault(f"{_LOGIN}{part}", f"is set beside {_URL}", "Keep the URL or its parts, not both.")
-    url = reading.text(_URL)
-    if "?" in url:
-        reading.fault(_URL, "has parameters", f"Remove them; TLS is set by {_POOL}TLS_MODE and its neighbours.")
-    shape = _SHAPE.fullmatch(url)
-    parts = {} if shape is None else {name: _unquoted(text) for name, text in shape.groupdict().items() if text}
-    host, port = parts.get("address") or parts.get("host"), parts.get("port", "5432")
-    named = (("HOST", host), ("PORT", port), ("DATABASE", parts.get("database")), ("USER", parts.get("user")))
-    password = parts.get("password")
-    valid = all(text is not None and BY_NAME[f"{_LOGIN}{part}"].rule.read(text) is not None for part, text in named)
-    if not valid or not password or "\0" in password:
-        reading.fault(_URL, "is not postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE", "Correct it; percent-encode what is special in a part.")
-        return "", 0, "", "", Password("", None)
-    return host or "", int(port or 0), parts["database"] or "", parts["user"] or "", Password(password, None)
-
-
-def _unquoted(text: str) -> str | None:
+def _password(reading: Reading) -> Password:
+    text, file = reading.optional(f"{LOGIN}PASSWORD"), reading.optional(f"{LOGIN}PASSWORD_FILE")
+    if text is not None and file is not None:
+        reading.fault(f"{LOGIN}PASSWORD_FILE", f"is set beside {LOGIN}PASSWORD", "Keep one of the two.")
+    elif text is None and file is None:
+        reading.fault(f"{LOGIN}PASSWORD", "is required", f"Set it or {LOGIN}PASSWORD_FILE.")
+    password = Password(text, None) if file is None else Password(None, file)
     try:
-        return unquote(text, errors="strict")
+        password.read()
+    except SecretFileFault as fault:
+        reading.fault(f"{LOGIN}PASSWORD_FILE", fault.wrong, fault.mend)
+    return password
+
+
+def _from_url(reading: Reading, url: str) -> _Login:
+    for part in _PARTS:
+        if reading.given(f"{LOGIN}{part}") is not None:
+            reading.fault(f"{LOGIN}{part}", f"is set beside {LOGIN}URL", "Keep the URL or its parts, not both.")
+    if "?" in url:
+        reading.fault(f"{LOGIN}URL", "has parameters", f"Remove them; TLS is set by {POOL}TLS_MODE and its neighbours.")
+    shape = _SHAPE.fullmatch(url)
+    parts = {} if shape is None else {name: _unquoted(text) for name, text in shape.groupdict().items()}
+    named = {
+        "HOST": parts.get("address") or parts.get("host", ""),
+        "PORT": parts.get("port") or "5432",
+        "DATABASE": parts.get("database", ""),
+        "USER": parts.get("user", ""),
+        "PASSWORD": parts.get("password", ""),
+    }
+    if not all(text and BY_NAME[LOGIN + part].rule.read(text) is not None for part, text in named.items()):
+        reading.fault(f"{LOGIN}URL", f"is not {_FORM}", "Correct it, and percent-encode what is special inside a part.")
+        return _NOBODY
+    password = Password(named["PASSWORD"], None)
+    return named["HOST"], int(named["PORT"]), named["DATABASE"], named["USER"], password
+
+
+def _unquoted(text: str | None) -> str:
+    try:
+        return unquote(text or "", errors="strict")
     except UnicodeDecodeError:
-        return None
+        return ""  # no part may be empty
 
 
 def _tls(reading: Reading) -> PostgresTls | None:
-    mode, insecure = reading.optional(f"{_POOL}TLS_MODE"), reading.flag(f"{_POOL}ALLOW_INSECURE")
-    ca_file = reading.optional(f"{_POOL}TLS_CA_FILE")
-    if mode != "disable":
-        return PostgresTls(reading.text(f"{_POOL}TLS_SERVERNAME"), ca_file)
-    reading.optional(f"{_POOL}TLS_SERVERNAME")
-    if not insecure:
-        reading.fault(f"{_POOL}TLS_MODE", f"is disable without {_POOL}ALLOW_INSECURE=true", "Set that too, or use verify-full.")
-    if ca_file is not None:
-        reading.fault(f"{_POOL}TLS_CA_FILE", "is set, but TLS is disabled", "Remove it, or use verify-full.")
+    mode, insecure = reading.text(f"{POOL}TLS_MODE"), reading.flag(f"{POOL}ALLOW_INSECURE")
+    ca_file = reading.optional(f"{POOL}TLS_CA_FILE")
+    if mode == "verify-full":
+        return PostgresTls(reading.text(f"{POOL}TLS_SERVERNAME"), ca_file)
+    reading.optional(f"{POOL}TLS_SERVERNAME")
+    if mode == "disable" and not insecure:
+        reading.fault(f"{POOL}TLS_MODE", f"is disable without {POOL}ALLOW_INSECURE=true", "Set both, or neither.")
+    if mode == "disable" and ca_file is not None:
+        reading.fault(f"{POOL}TLS_CA_FILE", "is set, but TLS is disabled", "Remove it, or use verify-full.")
     return None

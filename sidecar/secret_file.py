@@ -9,7 +9,7 @@ SECRET_FILE_BYTES: Final = 4096
 _OPEN_TO_OTHERS: Final = stat.S_IWGRP | stat.S_IRWXO
 
 
-class SecretFileFault(Exception):  # noqa: N818 - the contract's word
+class SecretFileFault(Exception):
     """The file cannot be used. Tells what is wrong and how to mend it, without path or content."""
 
     def __init__(self, wrong: str, mend: str) -> None:
@@ -29,13 +29,15 @@ def read_secret_file(path: str) -> bytes:
         # Not blocking: a FIFO in the file's place must not hang us.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError):
-        raise SecretFileFault("names a file that cannot be opened", "Correct the path, or give this user the right to read it.") from None
+        raise SecretFileFault(
+            "names a file that cannot be opened", "Correct the path, or give this user the right to read it."
+        ) from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise SecretFileFault("names no regular file", "Name the file itself.")
         if status.st_mode & _OPEN_TO_OTHERS:
-            raise SecretFileFault("names a file that the group can write or others can use", "Set its mode to 0440 or 0400.")
+            raise SecretFileFault("names a file that is open to others", "Set its mode to 0440 or 0400.")
         content = _read(descriptor)
     except OSError:
         raise SecretFileFault("names a file that cannot be read", "Look at the file system that holds it.") from None

@@ -14,12 +14,15 @@ from provider.limits import ROOT_PATH_BYTES
 
 Value = str | int | bool
 
+IDENTIFIER_BYTES: Final = 63
+"""What PostgreSQL keeps of a name; it would cut the rest off in silence."""
+
 _INTEGER_DIGITS: Final = 10
-"""More digits than any bound has; also keeps `int` away from texts that it would take long over."""
+"""More than any bound has; keeps `int` away from texts that it takes long over or refuses."""
 _LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
 _VISIBLE: Final = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}")
-_SIMPLE: Final = re.compile(r"[ -~]{1,63}")
+_PRINTABLE: Final = re.compile(rf"[ -~]{{1,{IDENTIFIER_BYTES}}}")
 
 
 class Rule(Protocol):
@@ -93,7 +96,10 @@ class Text:
 
 
 def _is_path(text: str) -> bool:
-    return text.startswith("/") and "\0" not in text and len(os.fsencode(text)) <= ROOT_PATH_BYTES
+    try:
+        return text.startswith("/") and "\0" not in text and len(os.fsencode(text)) <= ROOT_PATH_BYTES
+    except UnicodeEncodeError:  # surrogates that stand for no byte
+        return False
 
 
 def _is_root(text: str) -> bool:
@@ -101,30 +107,50 @@ def _is_root(text: str) -> bool:
     return _is_path(text) and text != "/" and not text.startswith("//") and os.path.normpath(text) == text
 
 
-def is_host_name(text: str) -> bool:
-    """Whether `text` is a DNS name: labels of letters, digits, `-` and `_`, the last one not all digits (that is a number)."""
+def _is_host_name(text: str) -> bool:
+    # A last label of digits alone would be read as a number of an address.
     return _HOST_NAME.fullmatch(text) is not None and not text.rpartition(".")[2].isdigit()
 
 
-def _is_address(text: str) -> bool:
+def _is_host(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return True
+        return _is_host_name(text)
+    return "%" not in text
+
+
+def _is_server_name(text: str) -> bool:
+    return "." in text and _is_host_name(text)
+
+
+def _is_replica(text: str) -> bool:
+    return _VISIBLE.fullmatch(text) is not None
 
 
 def _is_identifier(text: str) -> bool:
-    return _VISIBLE.fullmatch(text) is not None and len(text.encode()) <= 63
+    return _VISIBLE.fullmatch(text) is not None and len(text.encode()) <= IDENTIFIER_BYTES
 
 
+def _is_application(text: str) -> bool:
+    return _PRINTABLE.fullmatch(text) is not None
+
+
+def _is_secret(text: str) -> bool:
+    return "\0" not in text
+
+
+ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - the contract's default; a NetworkPolicy bounds who comes near
+"""Every IPv4 address of the host."""
 FLAG: Final = Flag()
 PORT: Final = Whole(0, 65535)
-HOST: Final = Text("an IP address without brackets or a host name", lambda text: _is_address(text) or is_host_name(text))
-SERVER_NAME: Final = Text("a DNS name of at least two labels, no wildcard and no address", lambda text: "." in text and is_host_name(text))
+"""A port to listen on; 0 asks the kernel for a free one."""
+HOST: Final = Text("an IP address without brackets, or a host name", _is_host)
+SERVER_NAME: Final = Text("a DNS name of at least two labels, without wildcard", _is_server_name)
 FILE: Final = Text(f"an absolute path of at most {ROOT_PATH_BYTES} bytes", _is_path)
-ROOT: Final = Text(f"an absolute, normalised path other than / of at most {ROOT_PATH_BYTES} bytes", _is_root)
-REPLICA: Final = Text("1 to 128 characters, none a control character", lambda text: _VISIBLE.fullmatch(text) is not None)
-IDENTIFIER: Final = Text("1 to 63 bytes of UTF-8 without control characters", _is_identifier)
-APPLICATION: Final = Text("1 to 63 printable ASCII characters", lambda text: _SIMPLE.fullmatch(text) is not None)
-SECRET: Final = Text("a text without NUL", lambda text: "\0" not in text)
+ROOT: Final = Text(f"an absolute, normalised path of at most {ROOT_PATH_BYTES} bytes, not /", _is_root)
+REPLICA: Final = Text("1 to 128 characters without control characters", _is_replica)
+IDENTIFIER: Final = Text(f"1 to {IDENTIFIER_BYTES} bytes of UTF-8 without control characters", _is_identifier)
+APPLICATION: Final = Text(f"1 to {IDENTIFIER_BYTES} printable ASCII characters", _is_application)
+SECRET: Final = Text("a text without NUL", _is_secret)
+"""Judged further where it is used; nothing more may be said of it."""

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from sidecar.variable_rules import (
+    ANYWHERE,
     APPLICATION,
     FILE,
     FLAG,
@@ -47,7 +48,10 @@ class Group(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable. `default` is text that its rule reads; None is unset. `ours`: QL3 has no such variable or not this bound."""
+    """One variable. `default` is text that its rule reads, None where it is unset.
+
+    `required`: must be set where it counts. `ours`: QL3 has no such variable, or not this bound.
+    """
 
     name: str
     group: Group
@@ -66,11 +70,22 @@ class Variable:
 
 PROFILE: Final = "QL_DEPLOYMENT_PROFILE"
 ENABLED: Final = "QL3_WORKER_INGRESS_ENABLED"
-OWN_PREFIXES: Final = ("QL3_SECRET_SIDECAR_", "QL3_WORKER_SECRET_", "QL3_WORKER_INGRESS_", "QL3_WORKER_CREDENTIAL_")
+INGRESS: Final = "QL3_WORKER_INGRESS_"
+SIDECAR: Final = "QL3_SECRET_SIDECAR_"
+PROVIDING: Final = "QL3_WORKER_SECRET_"
+CREDENTIAL: Final = "QL3_WORKER_CREDENTIAL_"
+LOGIN: Final = "QL3_POSTGRES_WORKER_INGRESS_"
+POOL: Final = "QL3_WORKER_INGRESS_POSTGRES_"
+REPLICA_ID: Final = "QL3_CLUSTER_REPLICA_ID"
+OWN_PREFIXES: Final = (SIDECAR, PROVIDING, INGRESS, CREDENTIAL)
 """A variable under one of these that is not in the table is a fault."""
-VAULT_PREFIX: Final = "QL3_WORKER_SECRET_VAULT_"
-"""QL3's other provider, which is not offered here."""
+VAULT_PREFIX: Final = f"{PROVIDING}VAULT_"
+"""Variables of QL3's other provider, which is not offered here."""
 
+_PROFILES: Final = OneOf(("edge", "standalone", "cluster-control", "worker"))
+_PROVIDERS: Final = OneOf(("disabled", "mounted-files"))
+_STORES: Final = OneOf(("sqlite", "postgres"))
+_TLS_MODES: Final = OneOf(("verify-full", "disable"))
 _RATE: Final = Whole(1, 1_000_000)
 _TIMEOUT: Final = Whole(100, 120_000)
 
@@ -80,74 +95,118 @@ def _gate(name: str, rule: Rule, default: str, meaning: str) -> Variable:
 
 
 def _listener(name: str, rule: Rule, default: str, meaning: str, *, ours: bool = False) -> Variable:
-    return Variable(f"QL3_WORKER_INGRESS_{name}", Group.LISTENER, rule, default, meaning, ours=ours)
+    return Variable(INGRESS + name, Group.LISTENER, rule, default, meaning, ours=ours)
 
 
 def _identity(name: str, meaning: str, *, required: bool = True) -> Variable:
-    return Variable(f"QL3_WORKER_INGRESS_TLS_{name}_FILE", Group.IDENTITY, FILE, None, meaning, required=required)
+    return Variable(f"{INGRESS}TLS_{name}_FILE", Group.IDENTITY, FILE, None, meaning, required=required)
 
 
-def _login(name: str, rule: Rule, default: str | None, meaning: str, *, ours: bool = False) -> Variable:
-    return Variable(f"QL3_POSTGRES_WORKER_INGRESS_{name}", Group.POSTGRES, rule, default, meaning, only=Only.POSTGRES, ours=ours)
+def _pepper(name: str, rule: Rule, meaning: str, *, ours: bool) -> Variable:
+    return Variable(name, Group.CREDENTIALS, rule, None, meaning, ours=ours)
 
 
-def _database(name: str, rule: Rule, default: str | None, meaning: str, *, ours: bool = False) -> Variable:
-    return Variable(f"QL3_WORKER_INGRESS_POSTGRES_{name}", Group.POSTGRES, rule, default, meaning, only=Only.POSTGRES, ours=ours)
+def _providing(name: str, rule: Rule, meaning: str, only: Only, *, ours: bool) -> Variable:
+    return Variable(PROVIDING + name, Group.PROVIDER, rule, None, meaning, required=True, only=only, ours=ours)
+
+
+def _postgres(name: str, rule: Rule, default: str | None, meaning: str, *, ours: bool = False) -> Variable:
+    return Variable(name, Group.POSTGRES, rule, default, meaning, only=Only.POSTGRES, ours=ours)
 
 
 def _sidecar(name: str, rule: Rule, default: str, meaning: str) -> Variable:
-    return Variable(f"QL3_SECRET_SIDECAR_{name}", Group.PROCESS, rule, default, meaning, ours=True)
+    return Variable(SIDECAR + name, Group.PROCESS, rule, default, meaning, ours=True)
 
 
 VARIABLES: Final[tuple[Variable, ...]] = (
-    _gate(PROFILE, OneOf(("edge", "standalone", "cluster-control", "worker")), "standalone", "The deployment's profile. Enabled, it must be `cluster-control`."),
+    _gate(PROFILE, _PROFILES, "standalone", "The deployment's profile. Enabled, it must be `cluster-control`."),
     _gate(ENABLED, FLAG, "false", "`false`: nothing else is read, and the process says so and ends with 0."),
-    _listener("HOST", HOST, "0.0.0.0", "Address of the worker listener."),  # noqa: S104 - the contract's default
-    _listener("PORT", PORT, "5801", "Port of the worker listener. Beside a QL3 control container, which listens on 5801 already, choose another one."),
+    _listener("HOST", HOST, ANYWHERE, "Address of the worker listener."),
+    _listener(
+        "PORT", PORT, "5801", "Its port. A QL3 control container listens on 5801 too: beside one, choose another."
+    ),
     _listener("MAX_BODY_BYTES", Whole(1024, 65_536), "65536", "Largest request body."),
-    _listener("MAX_RESPONSE_BYTES", Whole(1024, 262_144), "262144", "Largest response body after escaping. Each schema's own limit holds besides.", ours=True),
+    _listener(
+        "MAX_RESPONSE_BYTES",
+        Whole(1024, 262_144),
+        "262144",
+        "Largest response body after escaping. Each schema's own limit holds besides.",
+        ours=True,
+    ),
     _listener("MAX_IN_FLIGHT", Whole(1, 256), "64", "Requests in flight at once."),
-    _listener("AUTH_RATE_WINDOW_MS", Whole(1000, 3_600_000), "60000", "Window in which failed authentications are counted."),
+    _listener(
+        "AUTH_RATE_WINDOW_MS", Whole(1000, 3_600_000), "60000", "Window of the budgets of failed authentications."
+    ),
     _listener("AUTH_RATE_PER_PEER", _RATE, "120", "Failed authentications of one peer in a window."),
     _listener("AUTH_RATE_GLOBAL", _RATE, "1200", "Failed authentications of all peers in a window."),
     _listener("AUTH_RATE_MAX_PEERS", Whole(1, 65_536), "4096", "Peers remembered; a full table drops its oldest."),
     _listener("REQUEST_TIMEOUT_MS", _TIMEOUT, "15000", "Deadline of a whole request."),
-    _listener("DRAIN_TIMEOUT_MS", _TIMEOUT, "10000", "How long running requests may take to finish at shutdown, after the shutdown delay."),
-    _listener("CERTIFICATE_BINDING", OneOf(("off", "san")), "off", "`san`: a name in the client certificate must be the worker's.", ours=True),
+    _listener("DRAIN_TIMEOUT_MS", _TIMEOUT, "10000", "How long running requests may take to finish at shutdown."),
+    _listener(
+        "CERTIFICATE_BINDING", OneOf(("off", "san")), "off", "`san`: the certificate must name the worker.", ours=True
+    ),
     _identity("PRIVATE_KEY", "Private key in PEM; not group-writable, nothing for others."),
     _identity("CERTIFICATE", "Certificate in PEM: the leaf, then its intermediates."),
     _identity("CLIENT_CA", "1 to 16 client CAs in PEM."),
     _identity("CLIENT_CRL", "One current CRL in PEM for each CA of the client CA file.", required=False),
-    Variable("QL3_WORKER_CREDENTIAL_PEPPER", Group.CREDENTIALS, SECRET, None, "The pepper: 43 characters of base64url. Exactly one of this and `QL3_WORKER_CREDENTIAL_PEPPER_FILE`."),
-    Variable("QL3_WORKER_CREDENTIAL_PEPPER_FILE", Group.CREDENTIALS, FILE, None, "File that holds the pepper.", ours=True),
-    Variable("QL3_SECRET_SIDECAR_PREVIOUS_PEPPER_FILE", Group.CREDENTIALS, FILE, None, "File that holds the pepper before: while peppers rotate, a credential digested under it is accepted and counted.", ours=True),
-    Variable("QL3_WORKER_SECRET_PROVIDER", Group.PROVIDER, OneOf(("disabled", "mounted-files")), "disabled", "Where secrets come from; `disabled` answers 503 to every command."),
-    Variable("QL3_WORKER_SECRET_ROOT_DIRECTORY", Group.PROVIDER, ROOT, None, "Directory of the projected files.", required=True, only=Only.MOUNTED),
-    Variable("QL3_WORKER_SECRET_AUTHORITY", Group.PROVIDER, OneOf(("sqlite", "postgres")), None, "Kind of the authority store; `sqlite` is for one replica.", required=True, ours=True),
-    Variable("QL3_WORKER_SECRET_AUTHORITY_FILE", Group.PROVIDER, FILE, None, "The SQLite store, made by `secret-sidecar authority init`.", required=True, only=Only.SQLITE, ours=True),
-    _login("URL", SECRET, None, "`postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE`, parts percent-encoded, no parameters (`ssl*` least of all). Instead of the six below."),
-    _login("HOST", HOST, None, "Address or name of the server."),
-    _login("PORT", Whole(1, 65_535), "5432", "Port of the server."),
-    _login("DATABASE", IDENTIFIER, None, "Database."),
-    _login("USER", IDENTIFIER, None, "Role to log in as: `ql3_secret_sidecar` or one with exactly its rights. QL3's own role `ql3_worker_ingress` does not fit."),
-    _login("PASSWORD", SECRET, None, "Password. Exactly one of this and `QL3_POSTGRES_WORKER_INGRESS_PASSWORD_FILE`."),
-    _login("PASSWORD_FILE", FILE, None, "File that holds the password, read again for every new connection.", ours=True),
-    _database("TLS_MODE", OneOf(("verify-full", "disable")), "verify-full", "`disable` only with `QL3_WORKER_INGRESS_POSTGRES_ALLOW_INSECURE=true`."),
-    _database("ALLOW_INSECURE", FLAG, "false", "Leave to go without TLS."),
-    _database("TLS_SERVERNAME", SERVER_NAME, None, "Name that the server's certificate must bear; required for `verify-full`."),
-    _database("TLS_CA_FILE", FILE, None, "CAs that may have signed it; the system's when unset. With `disable` a fault."),
-    _database("APPLICATION_NAME", APPLICATION, "qinglong-worker-ingress", "Name of the sessions in the server's views."),
-    _database("MAX_CONNECTIONS", Whole(2, 16), "4", "Sessions of the pool.", ours=True),
-    _database("CONNECTION_TIMEOUT_MS", Whole(100, 60_000), "5000", "How long one attempt to connect may take."),
-    Variable("QL3_CLUSTER_REPLICA_ID", Group.PROCESS, REPLICA, None, "Name of this replica in events."),
-    _sidecar("HEALTH_HOST", HOST, "0.0.0.0", "Address of the health listener: plain HTTP."),  # noqa: S104 - the contract's default
-    _sidecar("HEALTH_PORT", PORT, "8080", "Port of the health listener."),
-    _sidecar("METRICS_HOST", HOST, "0.0.0.0", "Address of the metrics listener: plain HTTP."),  # noqa: S104 - the contract's default
-    _sidecar("METRICS_PORT", PORT, "9090", "Port of the metrics listener."),
-    _sidecar("SHUTDOWN_DELAY_MS", Whole(0, 60_000), "5000", "How long admission stays open after SIGTERM, while endpoints lag."),
+    _pepper(
+        f"{CREDENTIAL}PEPPER",
+        SECRET,
+        f"43 characters of base64url. Exactly one of it and `{CREDENTIAL}PEPPER_FILE`.",
+        ours=False,
+    ),
+    _pepper(f"{CREDENTIAL}PEPPER_FILE", FILE, "File that holds the pepper.", ours=True),
+    _pepper(
+        f"{SIDECAR}PREVIOUS_PEPPER_FILE",
+        FILE,
+        "File that holds the pepper before: a credential digested under it is accepted, and counted.",
+        ours=True,
+    ),
+    Variable(
+        f"{PROVIDING}PROVIDER",
+        Group.PROVIDER,
+        _PROVIDERS,
+        "disabled",
+        "`disabled`: every command is answered with 503.",
+    ),
+    _providing("ROOT_DIRECTORY", ROOT, "Directory of the projected files.", Only.MOUNTED, ours=False),
+    _providing(
+        "AUTHORITY", _STORES, "Kind of the authority store; `sqlite` is for one replica.", Only.ALWAYS, ours=True
+    ),
+    _providing("AUTHORITY_FILE", FILE, "Store made by `secret-sidecar authority init`.", Only.SQLITE, ours=True),
+    _postgres(
+        f"{LOGIN}URL",
+        SECRET,
+        None,
+        "`postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE` without parameters, in place of the six below.",
+    ),
+    _postgres(f"{LOGIN}HOST", HOST, None, "Address or name of the server."),
+    _postgres(f"{LOGIN}PORT", Whole(1, 65_535), "5432", "Port of the server."),
+    _postgres(f"{LOGIN}DATABASE", IDENTIFIER, None, "Database."),
+    _postgres(f"{LOGIN}USER", IDENTIFIER, None, "A login with the rights of `ql3_secret_sidecar` and no more."),
+    _postgres(f"{LOGIN}PASSWORD", SECRET, None, f"Password. Exactly one of it and `{LOGIN}PASSWORD_FILE`."),
+    _postgres(
+        f"{LOGIN}PASSWORD_FILE", FILE, None, "File that holds the password, read for every new connection.", ours=True
+    ),
+    _postgres(f"{POOL}TLS_MODE", _TLS_MODES, "verify-full", f"`disable` only with `{POOL}ALLOW_INSECURE=true`."),
+    _postgres(f"{POOL}ALLOW_INSECURE", FLAG, "false", "`true`: TLS may be disabled."),
+    _postgres(
+        f"{POOL}TLS_SERVERNAME", SERVER_NAME, None, "Name that the server's certificate must bear; for `verify-full`."
+    ),
+    _postgres(f"{POOL}TLS_CA_FILE", FILE, None, "CAs that may sign it, else the system's; for `verify-full`."),
+    _postgres(f"{POOL}APPLICATION_NAME", APPLICATION, "qinglong-worker-ingress", "Name of our sessions at the server."),
+    _postgres(f"{POOL}MAX_CONNECTIONS", Whole(2, 16), "4", "Sessions of the pool.", ours=True),
+    _postgres(f"{POOL}CONNECTION_TIMEOUT_MS", Whole(100, 60_000), "5000", "How long an attempt to connect may take."),
+    Variable(REPLICA_ID, Group.PROCESS, REPLICA, None, "Name of this replica in events."),
+    _sidecar("HEALTH_HOST", HOST, ANYWHERE, "Address of the health listener: plain HTTP."),
+    _sidecar("HEALTH_PORT", PORT, "8080", "Its port."),
+    _sidecar("METRICS_HOST", HOST, ANYWHERE, "Address of the metrics listener: plain HTTP."),
+    _sidecar("METRICS_PORT", PORT, "9090", "Its port."),
+    _sidecar("SHUTDOWN_DELAY_MS", Whole(0, 60_000), "5000", "How long admission stays open after SIGTERM."),
     _sidecar("MAX_IN_FLIGHT_PER_CREDENTIAL", Whole(1, 256), "8", "Requests of one credential in flight at once."),
     _sidecar("MAX_CONNECTIONS", Whole(16, 65_536), "1024", "Open connections."),
     _sidecar("MAX_CONNECTIONS_PER_ADDRESS", Whole(1, 65_536), "64", "Open connections of one address, IPv6 by /64."),
-    _sidecar("RECEIPTS", OneOf(("off", "on")), "off", "`on`: a row for each ref released, in the authority's own transaction."),
+    _sidecar("RECEIPTS", OneOf(("off", "on")), "off", "`on`: each ref released leaves a row, in the same transaction."),
 )
+"""In the order of the docs and of the faults."""
 BY_NAME: Final[dict[str, Variable]] = {variable.name: variable for variable in VARIABLES}
