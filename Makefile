@@ -56,7 +56,7 @@ docs: dev ## write the generated tables of docs/ anew from the code
 	@$(BIN)/python -m tests.tools.docgen
 
 lock: python ## resolve requirements/*.in into the lock files, for Linux and CPython >= 3.11
-	@$(PYTHON) requirements/venv.py .venv-tools tools
+	@$(PYTHON) requirements/environment.py .venv-tools tools
 	@cd requirements && for name in build tools runtime dev; do \
 	  ../.venv-tools/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-header --no-emit-index-url --no-emit-find-links --output-file $$name.txt $$name.in || exit 1; done
@@ -67,10 +67,10 @@ clean: ## remove everything that make built
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 runtime: python
-	@$(PYTHON) requirements/venv.py $(VENV) runtime
+	@$(PYTHON) requirements/environment.py $(VENV) runtime
 
 dev: python
-	@$(PYTHON) requirements/venv.py $(VENV) dev
+	@$(PYTHON) requirements/environment.py $(VENV) dev
 
 # In words that any Python understands, so that an old one is named as such.
 python:

@@ -1,6 +1,6 @@
 """Build the checkout's virtual environment, or do nothing when it is current.
 
-Usage: python requirements/venv.py DIRECTORY runtime|dev|tools
+Usage: python requirements/environment.py DIRECTORY runtime|dev|tools
 
 Installs by plain pip from the lock files beside this script, by version and hash. The environment is made anew when
 the interpreter, `pyproject.toml`, a lock file of its level or the place of the checkout has changed. A lock file keeps
@@ -30,7 +30,7 @@ BASE_PYTHON: Final = os.path.realpath(getattr(sys, "_base_executable", sys.execu
 def main(arguments: list[str]) -> int:
     """Bring the environment DIRECTORY to the named level. Returns the process's exit code."""
     if len(arguments) != 2 or arguments[1] not in LEVELS:
-        fail(f"usage: venv.py DIRECTORY {'|'.join(LEVELS)}")
+        fail(f"usage: environment.py DIRECTORY {'|'.join(LEVELS)}")
     directory, level = Path(arguments[0]).absolute(), arguments[1]
     stamp = directory / "stamp.json"
     wanted = {name: fingerprint(directory, files) for name, files in LEVELS.items()}
