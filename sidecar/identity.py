@@ -26,6 +26,7 @@ from sidecar.trust import (
     Role,
     authorities,
     certificates,
+    collecting,
     issued_in_order,
     not_after,
     not_before,
@@ -86,42 +87,37 @@ def build(material: Material, previous: Identity | None, now: float) -> Identity
     """Judge material and make a snapshot of it; the other half of `load`."""
     findings: list[Finding] = []
     content = material.content
+    key = b""
     chain: list[x509.Certificate] = []
     trusted: list[x509.Certificate] = []
     crls: dict[bytes, Revocations] = {}
-    key = b""
-    try:
+    with collecting(findings):
         key = _key(content[Role.PRIVATE_KEY])
-    except IdentityFault as fault:
-        findings.extend(fault.faults)
-    try:
+    with collecting(findings):
         chain = _chain(content[Role.CERTIFICATE], now)
-        if key and key != _spki(chain[0].public_key()):
-            findings.append(Finding(Role.PRIVATE_KEY, Fault.KEY_MISMATCH))
-    except IdentityFault as fault:
-        findings.extend(fault.faults)
-    try:
+    if key and chain and key != _spki(chain[0].public_key()):
+        findings.append(Finding(Role.PRIVATE_KEY, Fault.KEY_MISMATCH))
+    with collecting(findings):
         trusted = authorities(content[Role.CLIENT_CA], now, sign_crls=Role.CLIENT_CRL in content)
         if Role.CLIENT_CRL in content:
             crls = revocations(content[Role.CLIENT_CRL], trusted, {} if previous is None else previous.crls, now)
-    except IdentityFault as fault:
-        findings.extend(fault.faults)
-    if findings:
-        raise IdentityFault(*findings)
-    context = _context(content, chain, trusted)
-    _self_test(context, chain[-1])
-    return Identity(
-        context=context,
-        generation=1 if previous is None else previous.generation + 1,
-        digest=material.digest,
-        certificate_not_before=max(map(not_before, chain)),
-        certificate_not_after=min(map(not_after, chain)),
-        ca_not_before=max(map(not_before, trusted)),
-        ca_not_after=min(map(not_after, trusted)),
-        crl_next_update=min((crl.next_update for crl in crls.values()), default=None),
-        issuers={ca.public_bytes(Encoding.DER): crls.get(signer(ca)) for ca in trusted},
-        crls=crls,
-    )
+    if not findings:
+        with collecting(findings):
+            context = _context(content, chain, trusted)
+            _self_test(context, chain[-1])
+            return Identity(
+                context=context,
+                generation=1 if previous is None else previous.generation + 1,
+                digest=material.digest,
+                certificate_not_before=max(map(not_before, chain)),
+                certificate_not_after=min(map(not_after, chain)),
+                ca_not_before=max(map(not_before, trusted)),
+                ca_not_after=min(map(not_after, trusted)),
+                crl_next_update=min((crl.next_update for crl in crls.values()), default=None),
+                issuers={ca.public_bytes(Encoding.DER): crls.get(signer(ca)) for ca in trusted},
+                crls=crls,
+            )
+    raise IdentityFault(*findings)
 
 
 def _chain(data: bytearray, now: float) -> list[x509.Certificate]:

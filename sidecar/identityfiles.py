@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from sidecar.trust import Fault, Finding, IdentityFault, Role
+from sidecar.trust import Fault, Finding, IdentityFault, Role, collecting
 
 FILE_BYTES: Final = 1 << 20
 """Largest identity file (contract 8)."""
@@ -79,10 +79,8 @@ def read(files: IdentityFiles) -> Material:
         content: dict[Role, bytearray] = {}
         seen: dict[Role, tuple[int, ...]] = {}
         for role, path in files.named():
-            try:
+            with collecting(findings):
                 content[role], seen[role] = _read_file(path, role)
-            except IdentityFault as fault:
-                findings.extend(fault.faults)
         if findings:
             _wipe(content)
             raise IdentityFault(*findings)

@@ -4,7 +4,8 @@ Faults are a closed list. A fault names the variable's role and never a path, an
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, unique
 from itertools import pairwise
@@ -55,14 +56,14 @@ class Fault(Enum):
         "a certificate of the file is not valid yet; check clocks",
     )
     CA_MALFORMED = ("ca_malformed", "the file must hold PEM certificates and nothing else in PEM")
-    CA_COUNT = ("ca_count", "the file must hold 1 to 16 certificates")
+    CA_COUNT = ("ca_count", "the file must hold 1 to 16 certificates in PEM")
     CA_NOT_A_CA = ("ca_not_a_ca", "every certificate of the file must be a CA (basic constraints CA:TRUE)")
     CA_EXPIRED = ("ca_expired", "a CA of the file has expired; remove or renew it")
     CA_NOT_YET_VALID = ("ca_not_yet_valid", "a CA of the file is not valid yet; check clocks")
     CA_NO_ROOT = ("ca_no_root", "no CA of the file is self-signed, so no client could be verified; add the root")
     CA_NO_CRL_SIGN = ("ca_no_crl_sign", "a CA of the file may not sign CRLs (key usage cRLSign)")
     CRL_MALFORMED = ("crl_malformed", "the file must hold CRLs in PEM and nothing else")
-    CRL_COUNT = ("crl_count", "the file must hold 1 to 16 CRLs")
+    CRL_COUNT = ("crl_count", "the file must hold 1 to 16 CRLs in PEM")
     CRL_UNSUPPORTED = (
         "crl_unsupported",
         "a CRL is a delta, indirect, limited in scope or marked critical in an unknown way",
@@ -101,6 +102,18 @@ class IdentityFault(Exception):
     def __str__(self) -> str:
         """Return a line for each finding: variable, what is wrong and how to mend it."""
         return "\n".join(f"{found.role.variable}: {found.fault.mend} [{found.fault.code}]" for found in self.faults)
+
+
+@contextmanager
+def collecting(findings: list[Finding]) -> Iterator[None]:
+    """Add the faults of an IdentityFault to `findings` instead of raising it.
+
+    What is raised of them later stands in no `except` clause, so no system error with a path hangs on it as context.
+    """
+    try:
+        yield
+    except IdentityFault as fault:
+        findings.extend(fault.faults)
 
 
 def pem_blocks(data: bytes | bytearray, label: bytes, *, comments: bool) -> list[bytes]:

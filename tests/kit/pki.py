@@ -74,6 +74,21 @@ def files_in(directory: Path, *, crl: bool) -> IdentityFiles:
     )
 
 
+def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
+    """Speak TLS in memory until both sides are done; return the server's side. Raises ssl.SSLError of either side."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    waiting = [theirs, ours]
+    while waiting:
+        side = waiting.pop(0)
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            waiting.append(side)
+    return ours
+
+
 @cache
 def pki() -> Pki:
     """Return the world of this test process; it is made once and nothing changes it."""
