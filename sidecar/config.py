@@ -13,7 +13,7 @@ from secrets import token_bytes
 from typing import Final, TypeVar, cast
 
 from provider.credential import SECRET_BYTES, Pepper, Peppers
-from sidecar.environment import ConfigFault, ConfigFaults, Reading
+from sidecar.reading import ConfigFault, ConfigFaults, Reading
 from sidecar.postgres_config import Password, Postgres, PostgresTls, read_postgres
 from sidecar.secret_file import SecretFileFault, read_secret_file
 from sidecar.settings import Binding, Config, IdentityFilesConfig, Limits, Listen, ProviderKind, ShieldLimits, Store

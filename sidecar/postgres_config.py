@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from sidecar.environment import Reading
+from sidecar.reading import Reading
 from sidecar.secret_file import SecretFileFault, read_secret_file
 from sidecar.variables import BY_NAME, LOGIN, POOL
 
