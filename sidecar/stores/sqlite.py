@@ -1,0 +1,228 @@
+"""The embedded authority store, serve side: credentials, audit rows and authority under the write lock (contract 6).
+
+Every call runs on the event loop's thread and takes microseconds. None waits for a lock inside SQLite: while another
+process holds the write lock, the loop goes on, for at most 2.5 s. One connection is for authority transactions, the
+other for credentials and audit rows, which therefore wait for nothing but the write lock.
+"""
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from provider.authority import Permit
+from provider.command import Command
+from provider.credential import CredentialRow, Principal
+from provider.outcomes import Reason, Refused
+from provider.pipeline import AuditRecord
+from provider.receipts import Receipt
+from sidecar.stores.faults import StoreFault, StoreFaultKind
+from sidecar.stores.places import Places
+from sidecar.stores.sqlite_checkpoint import Checkpointer
+from sidecar.stores.sqlite_file import VERSION, connect, judge
+from sidecar.stores.sqlite_hold import READ, RECEIPT, Means, SqliteHold, insert_receipts
+from sidecar.stores.sqlite_lock import WriteLock, is_full, roll_back
+
+_NEWEST: Final = (
+    "SELECT credential_id, version, worker_id, secret_digest, state, not_before_at_ms, expires_at_ms"
+    " FROM worker_credentials WHERE credential_id = ? ORDER BY version DESC LIMIT 1"
+)
+_AUDIT: Final = (
+    "INSERT INTO security_audit_events (event_id, request_id, operation_id, outcome, subject_type, subject_id,"
+    " authentication_id, reasons, occurred_at_ms) VALUES (?, ?, 'worker.secrets', ?, ?, ?, ?, ?, ?)"
+)
+
+
+def wall_ms() -> int:
+    """Return the machine's clock in ms: the embedded store's clock."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What metrics show of the store. Counters count since it was opened."""
+
+    store_bytes: int
+    """The file and its write-ahead log."""
+    oldest_audit_age_s: float
+    """Age of the oldest audit row, 0 when there is none."""
+    free_bytes: int
+    """Free bytes of the store's file system for this user."""
+    lock_waits: int
+    """Writes that had to wait for the write lock."""
+    lock_wait_s: float
+    """Seconds that they waited, all together."""
+    lost_acknowledgements: int
+    """Receipts `delivered` that could not be written."""
+    full_disk_failures: int
+    """Writes that failed because the file system was full."""
+    checkpoint_failures: int
+    """Moves of the log into the file that failed; each is tried again after the next write."""
+
+
+class SqliteStore:
+    """The store of one replica; implements the ports CredentialStore, AuditLog and AuthorityStore."""
+
+    _credentials: sqlite3.Connection
+    _authority: sqlite3.Connection
+    _means: Means
+
+    def __init__(self, path: str, *, receipts: bool = False, clock: Callable[[], int] = wall_ms) -> None:
+        """Serve from the file at `path`. `clock` is the store's clock in ms, the machine's except in tests."""
+        self._path = path
+        self._receipts = receipts
+        self._clock = clock
+        self._lock = WriteLock()
+        self._checkpointer = Checkpointer(path)
+        self._identity: tuple[int, int] | None = None
+        self._lost_acknowledgements = 0
+        self._full_disk_failures = 0
+
+    def open(self) -> None:
+        """Judge the file and open it, on the event loop's thread.
+
+        Raises StoreFault; nothing is created or changed then.
+        """
+        judge(self._path)
+        with ExitStack() as opened:
+            try:
+                self._identity = self._file_identity()
+                self._credentials = opened.enter_context(closing(self._connect()))
+                self._authority = opened.enter_context(closing(self._connect()))
+                # These name every table and column that a request needs, so that a store without one is found now.
+                self._authority.execute(READ, ("", "")).fetchall()
+                self._credentials.execute(_NEWEST, ("",)).fetchall()
+                self._credentials.execute(f"EXPLAIN {_AUDIT}", ("",) * 8).fetchall()
+            except sqlite3.Error:
+                raise StoreFault(
+                    StoreFaultKind.CORRUPT,
+                    "The authority store lacks a table or column, or changed while it was opened.",
+                    "Put a backup copy in its place, or start anew with `secret-sidecar authority init`.",
+                ) from None
+            try:
+                if self._receipts:
+                    self._authority.execute(f"EXPLAIN {RECEIPT}", ("",) * 9).fetchall()
+            except sqlite3.Error:
+                raise StoreFault(
+                    StoreFaultKind.NO_RECEIPTS,
+                    "Receipts are on, but the authority store has no table for them.",
+                    "Make it with `secret-sidecar authority init --receipts`, or turn receipts off.",
+                ) from None
+            opened.pop_all()
+        self._means = Means(
+            connection=self._authority,
+            places=Places(transactions=1, materials=1),
+            lock=self._lock,
+            clock=self._clock,
+            in_place=self._in_place,
+            note=self._note,
+            wrote=self._checkpointer.wrote,
+        )
+        self._checkpointer.start()
+
+    def close(self) -> None:
+        """Close every connection; the log is moved into the file. A request that still comes is refused."""
+        self._checkpointer.stop()
+        self._authority.close()
+        self._credentials.close()
+
+    async def newest(self, credential_id: str) -> tuple[CredentialRow | None, int]:
+        """Return the newest version's row and the store's clock in ms, or raise `Refused(CREDENTIAL_STORE)`."""
+        try:
+            rows = self._credentials.execute(_NEWEST, (credential_id,)).fetchall()
+        except sqlite3.Error:
+            raise Refused(Reason.CREDENTIAL_STORE) from None
+        return (CredentialRow(*rows[0]) if rows else None), self._clock()
+
+    async def record(self, record: AuditRecord) -> None:
+        """Commit one audit row, or raise `Refused(AUDIT_STORE)`; the write lock is waited for 2.5 s at most."""
+        principal = record.principal
+        if principal is None:
+            subject: tuple[str | None, ...] = (None, None, None, f'["{record.outcome}"]')
+        else:
+            subject = ("worker", principal.worker_id, principal.authentication_id, '["worker_credential"]')
+        event = (str(uuid.uuid4()), record.request_id, record.outcome, *subject, self._clock())
+        try:
+            await self._lock.take(self._credentials, _AUDIT, event)
+        except (sqlite3.Error, TimeoutError) as error:
+            self._note(error)
+            raise Refused(Reason.AUDIT_STORE) from None
+        self._lock.give_back()
+        self._checkpointer.wrote()
+
+    def hold(self, principal: Principal, command: Command, deadline: float, *, slow_material: bool) -> SqliteHold:
+        """Take places and write lock and read, as an async context manager; leaving without `commit` rolls back.
+
+        Raises `Refused(AUTHORITY_STORE)`, or `Refused(DEADLINE)` when the loop's clock shows `deadline` first.
+        """
+        return SqliteHold(self._means, command.attempt_id, principal.credential_id, deadline, slow=slow_material)
+
+    async def acknowledge(self, permit: Permit, given: tuple[Receipt, ...]) -> None:
+        """Write the receipts `delivered`, best effort: what cannot be written is counted."""
+        written = False
+        try:
+            await self._lock.take(self._credentials, "BEGIN IMMEDIATE")
+            try:
+                insert_receipts(self._credentials, "delivered", permit, given, self._clock())
+                self._credentials.execute("COMMIT")
+                written = True
+            finally:
+                roll_back(self._credentials)
+                self._lock.give_back()
+            self._checkpointer.wrote()
+        except (sqlite3.Error, TimeoutError) as error:
+            self._note(error)
+        finally:
+            if not written:
+                self._lost_acknowledgements += len(given)
+
+    def health(self) -> str:
+        """Return `ok` or `failed`: the file is still the one opened, of this version, and can be read."""
+        try:
+            version = self._credentials.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error:
+            version = None
+        return "ok" if version == VERSION and self._in_place() else "failed"
+
+    @property
+    def stats(self) -> StoreStats:
+        """Read sizes and ages now, and return them with the counters. Raises OSError or sqlite3.Error."""
+        size = os.stat(self._path).st_size
+        with suppress(FileNotFoundError):
+            size += os.stat(f"{self._path}-wal").st_size
+        system = os.statvfs(self._path)
+        oldest = self._credentials.execute("SELECT min(occurred_at_ms) FROM security_audit_events").fetchone()[0]
+        return StoreStats(
+            store_bytes=size,
+            oldest_audit_age_s=max(0.0, (self._clock() - oldest) / 1000) if isinstance(oldest, int) else 0.0,
+            free_bytes=system.f_bavail * system.f_frsize,
+            lock_waits=self._lock.waits,
+            lock_wait_s=self._lock.wait_s,
+            lost_acknowledgements=self._lost_acknowledgements,
+            full_disk_failures=self._full_disk_failures,
+            checkpoint_failures=self._checkpointer.failures,
+        )
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = connect(self._path, wait_s=0)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the checkpointer's thread does it
+        return connection
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _in_place(self) -> bool:
+        return self._identity is not None and self._file_identity() == self._identity
+
+    def _note(self, error: BaseException) -> None:
+        if is_full(error):
+            self._full_disk_failures += 1

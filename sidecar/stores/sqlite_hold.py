@@ -1,0 +1,159 @@
+"""One authority transaction of the embedded store: places, BEGIN IMMEDIATE, one read, COMMIT (contract 6)."""
+
+import asyncio
+import sqlite3
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from provider.authority import Authority, Permit, Tenure
+from provider.outcomes import Reason, Refused
+from provider.receipts import Receipt
+from provider.snapshot import Attempt, Credential, Lease, Revision, Run, Session, Snapshot
+from sidecar.stores.places import Places, Taken
+from sidecar.stores.sqlite_lock import WriteLock, roll_back
+
+# One statement, so one state of the store. Each table's key stands first: NULL there means that it has no such row.
+# What is there twice makes a second row here.
+READ: Final = """
+SELECT a.id, a.run_id, a.status, a.executor_type, a.worker_id, a.worker_session_id, a.worker_generation,
+       a.lease_generation, a.lease_version, a.lease_token_digest, a.offer_id,
+       r.id, r.project_id, r.task_id, r.task_revision, r.status, r.execution_owner, r.cancel_requested_at_ms,
+       l.attempt_id, l.run_id, l.status, l.version, l.lease_generation, l.worker_id, l.worker_session_id,
+       l.worker_generation, l.lease_token_digest, l.offer_id, l.expires_at_ms,
+       s.worker_id, s.session_id, s.generation, s.status, s.lease_expires_at_ms,
+       t.project_id, t.source_revision, t.source_content_digest, t.plan_schema, t.plan_json, t.content_digest,
+       c.credential_id, c.version, c.worker_id, c.state, c.not_before_at_ms, c.expires_at_ms
+FROM (SELECT ?1 AS attempt_id, ?2 AS credential_id) AS asked
+LEFT JOIN run_attempts AS a ON a.id = asked.attempt_id
+LEFT JOIN runs AS r ON r.id = a.run_id
+LEFT JOIN run_dispatch_leases AS l ON l.attempt_id = asked.attempt_id
+LEFT JOIN worker_sessions AS s ON s.worker_id = l.worker_id
+LEFT JOIN task_execution_revisions AS t ON t.project_id = r.project_id AND t.task_id = r.task_id
+     AND t.task_revision = r.task_revision AND t.executor_type = 'remote_worker'
+LEFT JOIN worker_credentials AS c ON c.credential_id = asked.credential_id
+     AND c.version = (SELECT max(version) FROM worker_credentials WHERE credential_id = ?2)
+LIMIT 2
+"""
+RECEIPT: Final = (
+    "INSERT INTO receipts (receipt_id, kind, attempt_id, worker_id, credential_id, credential_version, file_name, mark,"
+    " occurred_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What every hold of a store works with."""
+
+    connection: sqlite3.Connection
+    places: Places
+    lock: WriteLock
+    clock: Callable[[], int]
+    in_place: Callable[[], bool]
+    """Whether the file of the store's name is still the one that is open."""
+    note: Callable[[BaseException], None]
+    """Counts a failed write."""
+    wrote: Callable[[], None]
+    """Says that something was committed."""
+
+
+class SqliteHold:
+    """The attempt's lock, as an async context manager. SQLite's write lock is every attempt's lock at once.
+
+    Entering raises `Refused(AUTHORITY_STORE)`, or `Refused(DEADLINE)` when the request's deadline comes first. Leaving
+    without `commit`, in whatever way, rolls back, frees every place and closes the tenure; nothing there suspends.
+    """
+
+    __slots__ = ("_asked", "_deadline", "_locked", "_means", "_slow", "_taken", "snapshot", "tenure")
+
+    def __init__(self, means: Means, attempt_id: str, credential_id: str, deadline: float, *, slow: bool) -> None:
+        """Prepare; nothing is taken before entering. `slow`: the material will suspend (contract 6, material place)."""
+        self._means = means
+        self._asked = (attempt_id, credential_id)
+        self._deadline = deadline
+        self._slow = slow
+        self._taken: Taken | None = None
+        self._locked = False
+        self.tenure = Tenure()
+        self.snapshot: Snapshot
+
+    async def __aenter__(self) -> Self:
+        means = self._means
+        try:
+            self._taken = await means.places.take(self._asked[0], self._deadline, slow_material=self._slow)
+            await means.lock.take(means.connection, "BEGIN IMMEDIATE", deadline=self._deadline)
+            self._locked = True
+            self.snapshot = self._read()
+        except (sqlite3.Error, TimeoutError) as error:
+            self._end()
+            late = isinstance(error, TimeoutError) and asyncio.get_running_loop().time() >= self._deadline
+            raise Refused(Reason.DEADLINE if late else Reason.AUTHORITY_STORE) from None
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    async def commit(self, authority: Authority, receipts: tuple[Receipt, ...]) -> None:
+        """Insert the receipts `released` and COMMIT. Raises `Refused(AUTHORITY_STORE)` unless SQLite confirmed it."""
+        means = self._means
+        if not self.tenure.open:
+            raise Refused(Reason.AUTHORITY_STORE)
+        try:
+            if receipts:
+                insert_receipts(means.connection, "released", authority, receipts, means.clock())
+            means.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            means.note(error)
+            raise Refused(Reason.AUTHORITY_STORE) from None
+        finally:
+            self.tenure.open = False
+        if receipts:
+            means.wrote()
+
+    def _read(self) -> Snapshot:
+        means = self._means
+        # A backup copy moved into place while we run would be read by nobody: the open file is the old one.
+        if not means.in_place():
+            raise Refused(Reason.AUTHORITY_STORE)
+        read_at = asyncio.get_running_loop().time()
+        now_ms = means.clock()
+        rows = means.connection.execute(READ, self._asked).fetchall()
+        row = rows[0]
+        return Snapshot(
+            now_ms=now_ms,
+            read_at=read_at,
+            attempt=None if row[0] is None else Attempt(*row[1:11]),
+            run=None if row[11] is None else Run(*row[12:18]),
+            lease=None if row[18] is None else Lease(*row[19:29]),
+            session=None if row[29] is None else Session(*row[30:34]),
+            revision=None if row[34] is None else Revision(*row[35:40]),
+            credential=None if row[40] is None else Credential(*row[41:46]),
+            second_row=len(rows) > 1,
+        )
+
+    def _end(self) -> None:
+        self.tenure.open = False
+        if self._locked:
+            self._locked = False
+            roll_back(self._means.connection)
+            self._means.lock.give_back()
+        if self._taken is not None:
+            self._taken.give_back()
+            self._taken = None
+
+
+def insert_receipts(
+    connection: sqlite3.Connection, kind: str, whose: Authority | Permit, receipts: tuple[Receipt, ...], now_ms: int
+) -> None:
+    """Insert one row for each receipt (contract 6, step 8) in the open transaction. Raises sqlite3.Error."""
+    holder = (whose.attempt_id, whose.worker_id, whose.credential_id, whose.credential_version)
+    connection.executemany(
+        RECEIPT, [(str(uuid.uuid4()), kind, *holder, item.file_name, item.mark, now_ms) for item in receipts]
+    )
