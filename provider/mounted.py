@@ -16,35 +16,20 @@ from typing import Final, Literal
 
 from provider import limits
 from provider.authority import Authority
+from provider.layout import Drift, Layout
 from provider.material import Batch, Slot
 from provider.memory import BufferPool
 from provider.mounts import MountTable, mount_id
 from provider.outcomes import Reason, Refused
 from provider.readers import Readers, within
 from provider.refs import SecretRef
-from provider.rootfs import (
-    DIRECTORY,
-    FILE,
-    PROBE,
-    Descriptors,
-    Opener,
-    choose_opener,
-    is_root_path,
-    judge_root,
-    open_root,
-)
+from provider.rootfs import Descriptors, Opener, choose_opener, is_root_path, judge_root, open_root
 
-DATA: Final = b"..data"
-"""The link that makes a root linked: it names the directory of the one generation in force."""
 FORBIDDEN_MODE: Final = 0o7777 & ~0o640
 """A file may have no other permission than read and write for its owner and read for its group."""
 
 _facts: Final = attrgetter("st_dev", "st_ino", "st_nlink", "st_size", "st_mtime_ns", "st_ctime_ns")
 """What must not change while a file is read."""
-
-
-class _Drift(Exception):  # noqa: N818 - a signal between the two attempts of a batch, which never leaves this module
-    """A projector changed what was being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +72,7 @@ class MountedFiles:
         self._path = root
         self._path_holds = is_root_path(root)
         self._pool = pool
-        self._open = opener or choose_opener()
+        self._opener = opener or choose_opener()
         self._mounts = MountTable()
         self._readers = Readers(on_fatal or (lambda: None))
         self._lock = threading.Lock()  # reader threads count too
@@ -193,108 +178,51 @@ class MountedFiles:
         """
         judge_root(root)  # 1
         for retries in (1, 0):
-            try:
-                return self._attempt(wanted, root)
-            except _Drift:
-                self._count(drift=1, retries=retries)
-            except OSError:
-                break
+            with Descriptors() as files:
+                try:
+                    return self._attempt(wanted, root, files)
+                except Drift:
+                    self._count(drift=1, retries=retries)
+                except OSError:
+                    break
+                finally:
+                    self._count(opens=len(files))
         raise Refused(Reason.MATERIAL_UNAVAILABLE)
 
-    def _attempt(self, wanted: Sequence[tuple[SecretRef, bool]], root: int) -> Batch:
-        with Descriptors() as held, ExitStack() as custody:
-            # 2
-            generation = self._generation(root, held)
-            anchor = root if generation is None else generation
+    def _attempt(self, wanted: Sequence[tuple[SecretRef, bool]], root: int, files: Descriptors) -> Batch:
+        with Layout(root, self._opener) as layout, ExitStack() as custody:  # 2
             # 3
-            files = []
+            slots, facts = [], []
             for ref, bundle in wanted:
-                name = ref.file_name.encode()
-                file = self._open_file(anchor, name, root)
-                held.append(file)
-                found = _judged(os.fstat(file))
-                files.append((file, name, _facts(found), Slot(ref, found.st_size, bundle)))
+                files.append(layout.open(ref.file_name.encode()))
+                found = _judged(os.fstat(files[-1]))
+                slots.append(Slot(ref, found.st_size, bundle))
+                facts.append(_facts(found))
             # 4
-            batch = custody.enter_context(Batch(self._pool, [slot for *_, slot in files]))
-            for index, (file, _, _, slot) in enumerate(files):
-                if os.preadv(file, (batch.room(index),), 0) != slot.size:
-                    raise _Drift
+            batch = custody.enter_context(Batch(self._pool, slots))
+            for index, file in enumerate(files):
+                if os.preadv(file, (batch.room(index),), 0) != slots[index].size:
+                    raise Drift
             # 5
-            for _, name, facts, _ in files:
-                if self._facts_by_name(anchor, name) != facts:
-                    raise _Drift
-            if self._moved(anchor, root):
-                raise _Drift
+            for slot, before in zip(slots, facts, strict=True):
+                if _facts(layout.look(slot.ref.file_name.encode())) != before:
+                    raise Drift
+            if layout.has_moved():
+                raise Drift
             # 6
-            for index, (*_, slot) in enumerate(files):
+            for index, slot in enumerate(slots):
                 batch.fill(index, slot.size)
             custody.pop_all()
             return batch
-
-    def _generation(self, root: int, held: Descriptors) -> int | None:
-        """Return the directory that `..data` links to, None in the flat layout. Raises OSError for a bad `..data`."""
-        target = _link(root)
-        if target is None:
-            return None
-        try:
-            held.append(self._open(root, DATA, DIRECTORY))
-        except FileNotFoundError:
-            if _link(root) != target:
-                raise _Drift from None  # swapped, and the old one removed, between reading and following the link
-            raise
-        return held[-1]
-
-    def _moved(self, anchor: int, root: int) -> bool:
-        """Tell whether `..data` names another directory than the anchor by now; a flat root cannot move."""
-        if anchor == root:
-            return False
-        with Descriptors() as held:
-            try:
-                now = self._generation(root, held)
-            except (OSError, _Drift):
-                return True
-            return now is None or not os.path.samestat(os.fstat(now), os.fstat(anchor))
-
-    def _open_file(self, anchor: int, name: bytes, root: int) -> int:
-        try:
-            file = self._open(anchor, name, FILE)
-        except FileNotFoundError:
-            # The old generation is removed once it is replaced: only then may a name that is missing come back.
-            if self._moved(anchor, root):
-                raise _Drift from None
-            raise
-        self._count(opens=1)
-        return file
-
-    def _facts_by_name(self, anchor: int, name: bytes) -> tuple[int, ...]:
-        """Return the facts of what `name` resolves to now. Raises _Drift when that is nothing."""
-        try:
-            found = os.stat(name, dir_fd=anchor, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
-                with Descriptors() as held:
-                    held.append(self._open(anchor, name, PROBE))
-                    found = os.fstat(held[0])
-        except FileNotFoundError:
-            raise _Drift from None
-        facts: tuple[int, ...] = _facts(found)
-        return facts
-
-
-def _link(root: int) -> bytes | None:
-    """Return the target of `..data`, None without it. Raises OSError when it is no link."""
-    try:
-        return os.readlink(DATA, dir_fd=root)
-    except FileNotFoundError:
-        return None
 
 
 def _judged(found: os.stat_result) -> os.stat_result:
     """Return `found` if a file may be like this; its size is judged by the batch.
 
-    Raises `Refused(MATERIAL_UNAVAILABLE)`, and _Drift for a file whose name went away since it was opened.
+    Raises `Refused(MATERIAL_UNAVAILABLE)`, and Drift for a file whose name went away since it was opened.
     """
     if not stat.S_ISREG(found.st_mode) or found.st_mode & FORBIDDEN_MODE or found.st_nlink > 1:
         raise Refused(Reason.MATERIAL_UNAVAILABLE)
     if found.st_nlink == 0:
-        raise _Drift
+        raise Drift
     return found

@@ -114,7 +114,7 @@ class Readers:
             outcome = read(root)
         except Refused as refused:
             outcome = refused.reason
-        except Exception:
+        except Exception:  # noqa: BLE001
             # What inline would be answered as an internal error is so here; a trace on stderr could hold a path.
             outcome = Reason.INTERNAL
         with suppress(OSError):
