@@ -166,6 +166,15 @@ def test_the_metadata_admits_what_is_locked() -> None:
     assert [name for name, requirement in declared.items() if not requirement.specifier.contains(locked[name])] == []
 
 
+def test_every_dependency_has_its_reason() -> None:
+    """docs/dependencies.md has a row for each distribution that is shipped or asked for, and for no other."""
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    first_cells = re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)
+    explained = {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
+    wanted = pins("runtime.txt").keys() | pins("dev.in").keys() | pins("build.in").keys() | pins("tools.in").keys()
+    assert explained == wanted
+
+
 def test_the_build_backend_is_the_locked_one() -> None:
     """pyproject.toml builds with exactly the setuptools whose hash is locked."""
     assert PROJECT["build-system"]["requires"] == [f"setuptools=={pins('build.txt')['setuptools']}"]
