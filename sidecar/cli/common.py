@@ -1,4 +1,4 @@
-"""What every command shares: exit codes, faults a person can mend, argument types, files written once, aligned output."""
+"""What every command shares: exit codes, faults a person can mend, argument types, private files, aligned output."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ class Exit(IntEnum):
 
 
 class Fault(Exception):
-    """A failure to tell a person: what is wrong, how to mend it, and the exit code. Holds no secret and no path from a request."""
+    """A failure to tell a person: what is wrong, how to mend it, and the exit code. Holds no secret."""
 
     def __init__(self, code: Exit, wrong: str, mend: str) -> None:
         """`wrong` and `mend` are whole sentences without a secret."""
@@ -40,7 +40,7 @@ class Fault(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with the contract's usage code: 64, never 2. Abbreviated flags are refused, so that a flag has one spelling."""
+    """argparse with the contract's usage code: 64, never 2. A flag has one spelling: no abbreviations."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         """As argparse, with examples kept as written and no abbreviations."""
@@ -88,17 +88,30 @@ def write_private(path: str, content: bytes, *, replace: bool = False) -> None:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
     except FileExistsError:
-        raise Fault(Exit.BAD_INPUT, "The file to write exists already.", "Name a new file, or remove the old one first.") from None
+        raise Fault(
+            Exit.BAD_INPUT, "The file to write exists already.", "Name a new file, or remove the old one first."
+        ) from None
     except OSError as error:
-        raise Fault(Exit.BAD_INPUT, f"The file could not be written ({error.strerror}).", "Check the folder, its permissions and the free space.") from None
+        raise Fault(
+            Exit.BAD_INPUT,
+            f"The file could not be written ({error.strerror}).",
+            "Check the folder, its permissions and the free space.",
+        ) from None
 
 
 def read_private(path: str, limit: int = 1 << 20) -> bytes:
-    """Read a small file that nobody else may read. Raises Fault(INPUT_UNREADABLE) when it is missing, open to others or too large."""
+    """Read a small file that nobody else may read.
+
+    Raises Fault(INPUT_UNREADABLE) when it is missing, open to others or larger than `limit` bytes.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        raise Fault(Exit.INPUT_UNREADABLE, f"An input file could not be read ({error.strerror}).", "Check its name and that this user may read it.") from None
+        raise Fault(
+            Exit.INPUT_UNREADABLE,
+            f"An input file could not be read ({error.strerror}).",
+            "Check its name and that this user may read it.",
+        ) from None
     with open(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -1,0 +1,40 @@
+"""`secret-sidecar serve`: the profile gate first, then configuration, then the process (contract 8 and 9)."""
+
+import argparse
+import sys
+from importlib import import_module
+
+from sidecar.cli.common import Exit, lines
+from sidecar.config import ConfigFaults, Gate, gate, load
+from sidecar.events import Events
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command; everything is configured by the environment."""
+    parser.epilog = lines((
+        "Configuration is read from the environment alone; docs/configuration.md lists every variable.",
+        "Ends with 0 after SIGTERM, or at once while the ingress is disabled; with 78 for faulty configuration.",
+        "",
+        "example:",
+        "  QL_DEPLOYMENT_PROFILE=cluster-control QL3_WORKER_INGRESS_ENABLED=true ... secret-sidecar serve",
+    ))  # fmt: skip
+
+
+def run(_: argparse.Namespace) -> int:
+    """Serve until a signal. Nothing but the gate's two variables is read before the gate has opened."""
+    try:
+        if gate() is Gate.DISABLED:
+            events = Events("")
+            events.emit("process_disabled")
+            events.close()
+            return Exit.DONE
+        config = load()
+    except ConfigFaults as faults:
+        events = Events("")
+        for fault in faults.faults:
+            events.emit("configuration_fault", level="error", variable=fault.variable)
+        events.close()
+        print(f"secret-sidecar serve: the configuration does not hold:\n{faults}", file=sys.stderr)
+        return Exit.CONFIGURATION
+    # Only now is anything of the serving half imported.
+    return int(import_module("sidecar.run").run(config))

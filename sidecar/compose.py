@@ -1,0 +1,156 @@
+"""What configuration names, put together: two tables of adapters, each imported only when it is chosen (contract 8)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, Literal, Protocol
+
+from provider.memory import BufferPool
+from provider.outcomes import Refused
+from provider.pipeline import AuditLog, AuthorityStore, CredentialStore, SecretProvider
+from sidecar.config import Config
+from sidecar.identityfiles import IdentityFiles
+from sidecar.metrics import Metrics
+from sidecar.reload import IdentityHolder
+from sidecar.trust import IdentityFault
+
+State = Literal["ok", "failed"]
+
+
+class Store(CredentialStore, AuditLog, AuthorityStore, Protocol):
+    """An authority store as the process keeps it."""
+
+    def health(self) -> State:
+        """Tell readiness of the store, at once."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class Provider(SecretProvider, Protocol):
+    """A provider as the process keeps it."""
+
+    def verify_root(self) -> None:
+        """Judge what must hold before listening. Raises `Refused`."""
+
+    def health(self) -> State:
+        """Tell readiness of the material, at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFault:
+    """Why the process does not start: a code of a closed set, and words for whoever mends it."""
+
+    code: str
+    variable: str
+    wrong: str
+    mend: str
+
+
+class StartFaults(Exception):
+    """Everything that stands against a start. Never empty."""
+
+    def __init__(self, faults: list[StartFault]) -> None:
+        """Raise for these faults."""
+        super().__init__()
+        self.faults = tuple(faults)
+
+
+def _mounted_files(config: Config, pool: BufferPool, metrics: Metrics, on_fatal: Callable[[], None]) -> Provider:
+    module = import_module("provider.mounted")
+    files = module.MountedFiles(config.root_directory, pool, on_fatal=on_fatal)
+    metrics.counter("material_opens", "Files opened beneath the root.", lambda: files.stats.opens)
+    metrics.counter("drift", "Reads during which a projector changed what was read.", lambda: files.stats.drift)
+    metrics.counter("material_retries", "Batches read a second time.", lambda: files.stats.retries)
+    metrics.counter("material_unavailable", "Batches refused by the provider.", lambda: files.stats.unavailable)
+    metrics.gauge("stuck_threads", "Reader threads that wait for a hung root.", lambda: files.stats.stuck_threads)
+    provider: Provider = files
+    return provider
+
+
+PROVIDERS: Final[dict[str, Callable[[Config, BufferPool, Metrics, Callable[[], None]], Provider] | None]] = {
+    "disabled": None,
+    "mounted-files": _mounted_files,
+}
+"""The one table of providers, by `QL3_WORKER_SECRET_PROVIDER`."""
+
+
+def _sqlite(config: Config, metrics: Metrics) -> Store:
+    module = import_module("sidecar.stores.sqlite")
+    store = module.SqliteStore(config.authority_file, receipts=config.receipts)
+    store.open()
+
+    def stat(name: str) -> Callable[[], float]:
+        return lambda: float(getattr(store.stats, name))
+
+    metrics.gauge("store_bytes", "Bytes of the store file and its write-ahead log.", stat("store_bytes"))
+    metrics.gauge("store_free_bytes", "Free bytes of the store's file system.", stat("free_bytes"))
+    metrics.gauge("audit_oldest_age_seconds", "Age of the oldest audit row.", stat("oldest_audit_age_s"))
+    metrics.counter("store_lock_waits", "Writes that waited for the write lock.", stat("lock_waits"))
+    metrics.counter("store_lock_wait_seconds", "Time that writes waited for the write lock.", stat("lock_wait_s"))
+    metrics.counter(
+        "receipts_unacknowledged", "Receipts of a last byte that could not be written.", stat("lost_acknowledgements")
+    )
+    metrics.counter("store_disk_full", "Writes that failed for want of space.", stat("full_disk_failures"))
+    metrics.counter(
+        "store_checkpoint_failures", "Checkpoints of the write-ahead log that failed.", stat("checkpoint_failures")
+    )
+    opened: Store = store
+    return opened
+
+
+STORES: Final[dict[str, Callable[[Config, Metrics], Store]]] = {"sqlite": _sqlite}
+"""The one table of stores, by `QL3_WORKER_SECRET_AUTHORITY`."""
+
+_ROOT_MENDS: Final = {
+    "invalid_configuration": "must be an absolute, normalised path that is not /",
+    "root_unavailable": "must name a directory, no link, that only its owner may write unless it is mounted read-only",
+}
+
+
+def prepare_provider(
+    config: Config, pool: BufferPool, metrics: Metrics, on_fatal: Callable[[], None], faults: list[StartFault]
+) -> Provider | None:
+    """Return the chosen provider, its root judged; adds to `faults` what is wrong with it."""
+    make = PROVIDERS[config.provider]
+    if make is None:
+        return None
+    provider = make(config, pool, metrics, on_fatal)
+    try:
+        provider.verify_root()
+    except Refused as refused:
+        why = refused.reason.value.provider_reason or "root_unavailable"
+        faults.append(
+            StartFault(
+                why,
+                "QL3_WORKER_SECRET_ROOT_DIRECTORY",
+                _ROOT_MENDS.get(why, why),
+                "Mount the secrets there, or name the right directory.",
+            )
+        )
+    return provider
+
+
+def prepare_identity(config: Config, on_event: Callable[..., None], faults: list[StartFault]) -> IdentityHolder | None:
+    """Return the holder of the first TLS snapshot, or None after adding to `faults`."""
+    files = IdentityFiles(config.tls.private_key, config.tls.certificate, config.tls.client_ca, config.tls.client_crl)
+    try:
+        return IdentityHolder(files, on_event)
+    except IdentityFault as fault:
+        faults.extend(
+            StartFault(found.fault.code, found.role.variable, found.fault.code.replace("_", " "), found.fault.mend)
+            for found in fault.faults
+        )
+        return None
+
+
+def prepare_store(config: Config, metrics: Metrics, faults: list[StartFault]) -> Store | None:
+    """Return the opened store, or None after adding to `faults`."""
+    store_fault = import_module("sidecar.stores.faults").StoreFault
+    try:
+        return STORES[config.authority](config, metrics)
+    except store_fault as fault:
+        faults.append(
+            StartFault(f"store_{fault.kind.value}", "QL3_WORKER_SECRET_AUTHORITY_FILE", fault.wrong, fault.mend)
+        )
+        return None

@@ -1,0 +1,25 @@
+"""Process hardening, before the first secret (issue of the product: nothing of a value leaves by a side door).
+
+There is no switch: what cannot be had is an error at start, except memory locks, which are a metric.
+"""
+
+import ctypes
+import os
+import resource
+from typing import Final
+
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+
+def harden() -> None:
+    """Make the process not dumpable, without core files, without new privileges, and its files private.
+
+    Raises OSError when the kernel refuses.
+    """
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_NO_NEW_PRIVS, 1)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl")

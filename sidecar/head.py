@@ -1,0 +1,86 @@
+"""A request's head: aiohttp's C parser, then the rows that it lets through (contract 2 and 4, stage parse).
+
+What the parser refuses and what is refused here end in the same two rows; the parser's own error text, which echoes the
+request, goes nowhere.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
+
+from provider import limits
+from provider.outcomes import Reason, Refused
+
+# The parser tolerates empty lines before the request line, repeated spaces in it and other versions; we do not.
+_REQUEST_LINE: Final = re.compile(rb"[A-Z][A-Z-]{0,31} [\x21-\x7e]{1,%d} HTTP/1\.1\r\n" % limits.TARGET_BYTES)
+_ONCE: Final = frozenset((b"authorization", b"content-type", b"content-encoding", b"x-request-id"))
+_READ: Final = _ONCE | {b"traceparent", b"expect", b"upgrade", b"content-length"}
+_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What this listener reads of a head. `target` is raw, `fields` are raw values by lower-case name."""
+
+    method: str
+    target: str
+    length: int | None
+    """Declared body bytes; None when none was declared or the body is chunked."""
+    chunked: bool
+    fields: dict[bytes, bytes]
+
+
+class HeadParser:
+    """Parses heads on one event loop. Each head gets a parser of its own, so nothing carries over."""
+
+    __slots__ = ("_loop", "_protocol")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises RuntimeError when aiohttp's C parser is missing: the pure one accepts other things."""
+        if HttpRequestParser is HttpRequestParserPy:
+            raise RuntimeError("aiohttp was installed without its C HTTP parser; install a wheel of it")
+        self._loop = loop
+        # The parser wants a protocol to pause for bodies; it never sees a body.
+        self._protocol = BaseProtocol(loop)
+
+    def parse(self, block: bytes) -> Head:
+        """Parse one head, its empty line included. Raises `Refused` with MALFORMED or EXPECTATION."""
+        if _REQUEST_LINE.match(block) is None:
+            raise Refused(Reason.MALFORMED)
+        parser = HttpRequestParser(
+            self._protocol,
+            self._loop,
+            2**16,
+            max_line_size=limits.TARGET_BYTES,
+            max_headers=limits.HEADER_COUNT,
+            max_field_size=limits.HEADER_BLOCK_BYTES,
+            auto_decompress=False,
+        )
+        try:
+            messages, _upgraded, tail = parser.feed_data(block)
+        except (HttpProcessingError, ValueError):
+            raise Refused(Reason.MALFORMED) from None
+        if len(messages) != 1 or tail:
+            raise Refused(Reason.MALFORMED)
+        message = messages[0][0]
+        fields: dict[bytes, bytes] = {}
+        for name, value in message.raw_headers:
+            key = name.lower()
+            if key in _READ:
+                if key in fields and key in _ONCE:
+                    raise Refused(Reason.MALFORMED)
+                fields[key] = value
+        if message.method == "CONNECT" or b"upgrade" in fields or message.upgrade:
+            raise Refused(Reason.MALFORMED)
+        declared = fields.get(b"content-length")
+        if declared is not None and _DIGITS.fullmatch(declared) is None:
+            raise Refused(Reason.MALFORMED)
+        if b"expect" in fields:
+            raise Refused(Reason.EXPECTATION)
+        length = None if declared is None or message.chunked else int(declared)
+        return Head(message.method, message.path, length, message.chunked, fields)

@@ -1,0 +1,188 @@
+"""Start and stop order of the serving process (contract 9)."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import time
+from typing import Final
+
+from aiohttp import web
+
+from provider.memory import BufferPool
+from provider.pipeline import Ports
+from sidecar import __version__, admin
+from sidecar.app import Application, AppLimits, Gate
+from sidecar.compose import Provider, StartFault, StartFaults, Store, prepare_identity, prepare_provider, prepare_store
+from sidecar.config import Config
+from sidecar.events import Events
+from sidecar.listener import ConnectionLimits, Listener, bind
+from sidecar.metrics import Metrics
+from sidecar.reload import IdentityHolder, watch
+from sidecar.shield import Shield, ShieldLimits
+
+_STATES: Final = {"ok": 1.0, "off": 1.0, "failed": 0.0}
+
+
+async def serve(config: Config, events: Events) -> None:
+    """Serve until SIGTERM or SIGINT. Raises StartFaults before anything listens, OSError when an address is taken."""
+    metrics = Metrics()
+    pool = BufferPool()
+    faults: list[StartFault] = []
+    provider = prepare_provider(config, pool, metrics, lambda: _die(events), faults)
+    holder = prepare_identity(config, events.emit, faults)
+    store = prepare_store(config, metrics, faults)
+    try:
+        if faults or holder is None or store is None:
+            raise StartFaults(faults)
+        await _run(config, events, metrics, pool, provider, holder, store)
+    finally:
+        if store is not None:
+            store.close()
+
+
+async def _run(
+    config: Config,
+    events: Events,
+    metrics: Metrics,
+    pool: BufferPool,
+    provider: Provider | None,
+    holder: IdentityHolder,
+    store: Store,
+) -> None:
+    loop = asyncio.get_running_loop()
+    stopping, stopped = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    app = _application(config, events, metrics, pool, provider, holder, store)
+    limits = ConnectionLimits(config.limits.max_connections, config.limits.max_connections_per_address)
+    listener = Listener(app, lambda: holder.current, limits, metrics)
+
+    def checks() -> dict[str, str]:
+        return _checks(app, provider, holder, store)
+
+    _show(metrics, pool, app.shield, holder, events, checks)
+    sockets = bind(config.listen.host, config.listen.port)
+    runners: list[web.AppRunner] = []
+    watching = loop.create_task(watch(holder, stopped))
+    try:
+        runner, health_port = await admin.start(admin.health(checks), config.health.host, config.health.port)
+        runners.append(runner)
+        runner, metrics_port = await admin.start(admin.metrics(metrics), config.metrics.host, config.metrics.port)
+        runners.append(runner)
+        listener.start(sockets)
+        app.gate = Gate.OPEN
+        # What lives from here on is not garbage: keep it out of every later collection.
+        gc.collect()
+        gc.freeze()
+        events.emit(
+            "process_ready", version=__version__, port=_port(sockets), healthPort=health_port, metricsPort=metrics_port,
+        )  # fmt: skip
+        await stopping.wait()
+        events.emit("process_stopping")
+        app.gate = Gate.LEAVING
+        await asyncio.sleep(config.limits.shutdown_delay_ms / 1000)
+        app.gate = Gate.WITHDRAWN
+        await listener.drain(config.limits.drain_timeout_ms / 1000)
+    finally:
+        stopped.set()
+        await listener.stop()
+        for one in sockets:
+            one.close()
+        for runner in runners:
+            await runner.cleanup()
+        await watching
+
+
+def _application(
+    config: Config,
+    events: Events,
+    metrics: Metrics,
+    pool: BufferPool,
+    provider: Provider | None,
+    holder: IdentityHolder,
+    store: Store,
+) -> Application:
+    ports = Ports(
+        credentials=store,
+        audit=store,
+        authority=store,
+        provider=provider,
+        peppers=config.peppers,
+        pool=pool,
+        response_limit=config.limits.max_response_bytes,
+        receipt_key=config.peppers.current.receipt_key() if config.receipts else None,
+    )
+    limits = AppLimits(
+        max_body_bytes=config.limits.max_body_bytes,
+        max_in_flight=config.limits.max_in_flight,
+        max_in_flight_per_credential=config.limits.max_in_flight_per_credential,
+        request_timeout_s=config.limits.request_timeout_ms / 1000,
+        binding=config.binding == "san",
+    )
+    window = ShieldLimits(
+        config.shield.window_ms / 1000, config.shield.per_peer, config.shield.global_, config.shield.max_peers
+    )
+    return Application(ports, limits, lambda: holder.current, Shield(window, time.monotonic), metrics, events)
+
+
+def _checks(app: Application, provider: Provider | None, holder: IdentityHolder, store: Store) -> dict[str, str]:
+    now = time.time()
+    crl = holder.current.crl_ok(now)
+    return {
+        "admission": "ok" if app.gate in (Gate.OPEN, Gate.LEAVING) else "failed",
+        "authority": store.health(),
+        "root": "off" if provider is None else provider.health(),
+        "tls": "ok" if holder.current.tls_ok(now) else "failed",
+        "crl": "off" if crl is None else "ok" if crl else "failed",
+        "drain": "failed" if app.gate in (Gate.LEAVING, Gate.WITHDRAWN) else "ok",
+    }
+
+
+def _show(
+    metrics: Metrics, pool: BufferPool, shield: Shield, holder: IdentityHolder, events: Events, checks: admin.Checks
+) -> None:
+    """Register what other modules count."""
+    metrics.labelled(
+        "ready",
+        "Readiness checks: 1 ok or off, 0 failed.",
+        "check",
+        lambda: {check: _STATES[state] for check, state in checks().items()},
+    )
+    metrics.labelled(
+        "certificate_expiry_seconds", "Seconds until the earliest end of each kind.", "kind", lambda: _expiries(holder)
+    )
+    metrics.counter("identity_reloads", "TLS snapshots taken into service after the first.", lambda: holder.reloads)
+    metrics.counter(
+        "identity_reload_failures",
+        "Reloads that left the last good snapshot in service.",
+        lambda: holder.reload_failures,
+    )
+    metrics.counter(
+        "identity_watch_failures", "Times the identity's files could not be watched.", lambda: holder.watch_failures
+    )
+    metrics.counter("shield_refused", "Requests refused by the shield.", lambda: shield.refused)
+    metrics.counter("shield_dropped_peers", "Peers dropped from the shield's full table.", lambda: shield.dropped)
+    metrics.gauge("shield_peers", "Peers that have failed in the current window.", lambda: shield.peers)
+    metrics.gauge("memory_locked_bytes", "Bytes of secret buffers locked into memory.", lambda: pool.locked_bytes)
+    metrics.gauge("memory_mapped_bytes", "Bytes of secret buffers.", lambda: pool.mapped_bytes)
+    metrics.gauge("buffers_outstanding", "Secret buffers in use.", lambda: pool.outstanding)
+    metrics.counter("events_dropped", "Event lines lost to a stalled or broken output.", lambda: events.dropped)
+
+
+def _expiries(holder: IdentityHolder) -> dict[str, float]:
+    now, current = time.time(), holder.current
+    ends = {"server": current.certificate_not_after, "client_ca": current.ca_not_after, "crl": current.crl_next_update}
+    return {kind: end - now for kind, end in ends.items() if end is not None}
+
+
+def _port(sockets: list[socket.socket]) -> int:
+    return int(sockets[0].getsockname()[1])
+
+
+def _die(events: Events) -> None:
+    """End the process at once: too many threads hang on mounts that are gone, and none of them can be joined."""
+    events.emit("process_failed", level="error", exitCode=1)
+    events.close()
+    os._exit(1)
