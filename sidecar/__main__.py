@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(Exit.USAGE)
     name = arguments[0]
     module = import_module(f"sidecar.cli.{name}")
-    command = Parser(prog=f"secret-sidecar {name}", description=COMMANDS[name].capitalize() + ".")
+    command = Parser(prog=f"secret-sidecar {name}", description=f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.")
     module.configure(command)
     args = command.parse_args(arguments[1:])
     try:

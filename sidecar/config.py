@@ -13,10 +13,10 @@ from secrets import token_bytes
 from typing import Final, TypeVar, cast
 
 from provider.credential import SECRET_BYTES, Pepper, Peppers
-from sidecar.reading import ConfigFault, ConfigFaults, Reading
 from sidecar.postgres_config import Password, Postgres, PostgresTls, read_postgres
+from sidecar.reading import ConfigFault, ConfigFaults, Reading
 from sidecar.secret_file import SecretFileFault, read_secret_file
-from sidecar.settings import Binding, Config, IdentityFilesConfig, Limits, Listen, ProviderKind, ShieldLimits, Store
+from sidecar.settings import Binding, Config, IdentityFilesConfig, Limits, Listen, Provider, ShieldLimits, Store
 from sidecar.variable_rules import ANYWHERE
 from sidecar.variables import BY_NAME, CREDENTIAL, ENABLED, INGRESS, PROFILE, PROVIDING, REPLICA_ID, SIDECAR, Only
 
@@ -31,6 +31,7 @@ __all__ = [
     "Password",
     "Postgres",
     "PostgresTls",
+    "Provider",
     "ShieldLimits",
     "Store",
     "Survey",
@@ -61,8 +62,9 @@ class Survey:
 
     faults: tuple[ConfigFault, ...]
     tls: IdentityFilesConfig | None
-    root_directory: str | None
+    provider: Provider | None
     store: Store | None
+    receipts: bool
 
 
 def gate(environ: Mapping[str, str] = os.environ) -> Gate:
@@ -96,12 +98,12 @@ def survey(environ: Mapping[str, str] = os.environ) -> Survey:
     gate(environ)
     whole = Reading(environ)
     _config(whole)
-    provider = _sound(environ, _provider)
     return Survey(
         faults=whole.faults(),
         tls=_sound(environ, _identity),
-        root_directory=None if provider is None else provider[1],
+        provider=_sound(environ, _provider),
         store=_sound(environ, _store),
+        receipts=_sound(environ, _receipts) is True,
     )
 
 
@@ -125,7 +127,7 @@ def _config(reading: Reading) -> Config:
     """Read everything. What is returned may hold stand-ins until `reading` is found without fault."""
     reading.refuse_unknown()
     reading.refuse_empty()
-    provider, root_directory = _provider(reading)
+    provider = _provider(reading)
     store = _store(reading)
     config = Config(
         replica_id=_replica_id(reading),
@@ -137,12 +139,12 @@ def _config(reading: Reading) -> Config:
         metrics=_listen(reading, f"{SIDECAR}METRICS_"),
         binding=cast(Binding, reading.text(f"{INGRESS}CERTIFICATE_BINDING")),
         peppers=_peppers(reading),
-        provider=provider,
-        root_directory=root_directory,
+        provider=provider.provider,
+        root_directory=provider.root_directory,
         authority=store.authority,
         authority_file=store.authority_file,
         postgres=store.postgres,
-        receipts=reading.text(f"{SIDECAR}RECEIPTS") == "on",
+        receipts=_receipts(reading),
     )
     _refuse_port_clashes(reading, config)
     return config
@@ -190,15 +192,15 @@ def _shield(reading: Reading) -> ShieldLimits:
     )
 
 
-def _provider(reading: Reading) -> tuple[ProviderKind, str | None]:
+def _provider(reading: Reading) -> Provider:
     choice = reading.text(f"{PROVIDING}PROVIDER")
     if choice == "mounted-files":
-        return "mounted-files", reading.text(f"{PROVIDING}ROOT_DIRECTORY")
+        return Provider("mounted-files", reading.text(f"{PROVIDING}ROOT_DIRECTORY"))
     if choice == "disabled":
         reading.refuse_not_chosen(Only.MOUNTED)
     else:
         reading.judge_undecided(Only.MOUNTED)
-    return "disabled", None
+    return Provider("disabled", None)
 
 
 def _store(reading: Reading) -> Store:
@@ -213,6 +215,10 @@ def _store(reading: Reading) -> Store:
     reading.judge_undecided(Only.SQLITE)
     reading.judge_undecided(Only.POSTGRES)
     return Store("sqlite", "", None)
+
+
+def _receipts(reading: Reading) -> bool:
+    return reading.text(f"{SIDECAR}RECEIPTS") == "on"
 
 
 def _peppers(reading: Reading) -> Peppers:

@@ -55,6 +55,14 @@ class ShieldLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Provider:
+    """Where secrets come from. `root_directory` is None exactly when the provider is disabled."""
+
+    provider: ProviderKind
+    root_directory: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """The authority store: `authority_file` is None unless it is sqlite, `postgres` unless it is postgres."""
 
