@@ -7,8 +7,9 @@ is not looked at, and that is said.
 import argparse
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sidecar.cli.common import Exit, lines, print_json, print_table
@@ -59,20 +60,23 @@ def run(args: argparse.Namespace) -> int:
     findings = _configuration(ConfigFaults(found.faults))
     checked: list[str] = ["configuration"]
     skipped: list[str] = []
-    for part, sound, look in _parts(found):
-        (checked if sound else skipped).append(part)
-        if sound:
+    for part, look in _parts(found):
+        if look is None:
+            skipped.append(part)
+        else:
+            checked.append(part)
             findings += look()
     return _report(args.json, "faulty" if findings else "sound", findings, checked, skipped)
 
 
-def _parts(found: Survey) -> Iterable[tuple[str, bool, Callable[[], list[Finding]]]]:
-    """Every part that `serve` would look at: its name, whether its variables are sound, and the look itself."""
-    tls, provider, store = found.tls, found.provider, found.store
-    yield "tls", tls is not None, lambda: [] if tls is None else _identity(tls)
-    if provider is None or provider.root_directory is not None:
-        yield "root", provider is not None, lambda: [] if provider is None else _root(provider.root_directory or "")
-    yield "store", store is not None, lambda: [] if store is None else _store(store, receipts=found.receipts)
+def _parts(found: Survey) -> Iterator[tuple[str, Callable[[], list[Finding]] | None]]:
+    """Every part that `serve` would look at, and how to look at it; None where its variables are at fault."""
+    yield "tls", None if found.tls is None else partial(_identity, found.tls)
+    if found.provider is None:
+        yield "root", None
+    elif found.provider.root_directory is not None:
+        yield "root", partial(_root, found.provider.root_directory)
+    yield "store", None if found.store is None else partial(_store, found.store, receipts=found.receipts)
 
 
 def _configuration(faults: ConfigFaults) -> list[Finding]:
@@ -87,12 +91,7 @@ def _identity(tls: IdentityFilesConfig) -> list[Finding]:
     try:
         load(IdentityFiles(tls.private_key, tls.certificate, tls.client_ca, tls.client_crl))
     except IdentityFault as fault:
-        return [
-            Finding(
-                f"tls_{found.fault.code}", found.role.variable, found.fault.code.replace("_", " "), found.fault.mend
-            )
-            for found in fault.faults
-        ]
+        return [_identity_finding(found) for found in fault.faults]
     return []
 
 
