@@ -80,7 +80,7 @@ def encode(command: Command, batch: Batch, pool: BufferPool, limit: int) -> Resp
         for index in group:
             length += len(_ITEM_START) + len(batch.slots[index].ref.text) + len(_ITEM_VALUE) + len(_ITEM_END)
             with batch.value(index) as value:
-                length += _escaped_length(value)
+                length += escaped_length(value)
     if length > min(limit, _LIMITS[command.schema]):
         raise Refused(Reason.OVER_BUDGET)
     response = Response(pool, length)
@@ -115,7 +115,8 @@ def _frame(command: Command) -> tuple[bytes, bytes]:
     return text[:-1].encode() + b',"values":[', b"]}"
 
 
-def _escaped_length(value: memoryview) -> int:
+def escaped_length(value: memoryview) -> int:
+    """Return the bytes that `value` takes inside a JSON string (contract 3)."""
     length = len(value)
     for match in _SPECIAL.finditer(value):
         length += len(_ESCAPES[value[match.start()]]) - 1
@@ -134,12 +135,13 @@ def _put_items(body: memoryview, at: int, batch: Batch, indexes: list[int]) -> i
         at = _put(body, at, batch.slots[index].ref.text.encode("ascii"))
         at = _put(body, at, _ITEM_VALUE)
         with batch.value(index) as value:
-            at = _put_escaped(body, at, value)
+            at = put_escaped(body, at, value)
         at = _put(body, at, _ITEM_END)
     return at
 
 
-def _put_escaped(body: memoryview, at: int, value: memoryview) -> int:
+def put_escaped(body: memoryview, at: int, value: memoryview) -> int:
+    """Write `value` at `at` as the inside of a JSON string, from buffer to buffer; return where it ends (contract 3)."""
     plain = 0
     for match in _SPECIAL.finditer(value):
         special = match.start()
