@@ -1,14 +1,16 @@
 """The embedded authority store, serve side: credentials, audit rows and authority under the write lock (contract 6).
 
 Every call runs on the event loop's thread and takes microseconds. None waits for a lock inside SQLite: while another
-process holds the write lock, the loop goes on, for at most 2.5 s. One connection is for authority transactions, the
-other for credentials and audit rows, which therefore wait for nothing but the write lock.
+process holds the write lock, the loop goes on, for at most 2.5 s.
+
+There is one connection: each commit of a second one would empty the first one's page cache, which costs more than all
+the rest of a request. A credential may be read on it while an authority transaction is open: that transaction holds the
+write lock, so what it sees is what is newest. Audit rows stand in the line of writers, and so wait for the lock alone.
 """
 
 import os
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from provider.credential import CredentialRow, Principal
 from provider.outcomes import Reason, Refused
 from provider.pipeline import AuditRecord
 from provider.receipts import Receipt
+from sidecar.ids import uuid4
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.places import Places
 from sidecar.stores.sqlite_checkpoint import Checkpointer
@@ -35,6 +38,7 @@ _AUDIT: Final = (
     "INSERT INTO security_audit_events (event_id, request_id, operation_id, outcome, subject_type, subject_id,"
     " authentication_id, reasons, occurred_at_ms) VALUES (?, ?, 'worker.secrets', ?, ?, ?, ?, ?, ?)"
 )
+_OLDEST: Final = "SELECT occurred_at_ms FROM security_audit_events ORDER BY rowid LIMIT 1"
 
 
 def wall_ms() -> int:
@@ -46,11 +50,11 @@ def wall_ms() -> int:
 class StoreStats:
     """What metrics show of the store. Counters count since it was opened."""
 
-    store_bytes: int
+    store_bytes: int | None
     """The file and its write-ahead log."""
-    oldest_audit_age_s: float
+    oldest_audit_age_s: float | None
     """Age of the oldest audit row, 0 when there is none."""
-    free_bytes: int
+    free_bytes: int | None
     """Free bytes of the store's file system for this user."""
     lock_waits: int
     """Writes that had to wait for the write lock."""
@@ -67,8 +71,7 @@ class StoreStats:
 class SqliteStore:
     """The store of one replica; implements the ports CredentialStore, AuditLog and AuthorityStore."""
 
-    _credentials: sqlite3.Connection
-    _authority: sqlite3.Connection
+    _connection: sqlite3.Connection
     _means: Means
 
     def __init__(self, path: str, *, receipts: bool = False, clock: Callable[[], int] = wall_ms) -> None:
@@ -91,12 +94,11 @@ class SqliteStore:
         with ExitStack() as opened:
             try:
                 self._identity = self._file_identity()
-                self._credentials = opened.enter_context(closing(self._connect()))
-                self._authority = opened.enter_context(closing(self._connect()))
+                self._connection = opened.enter_context(closing(self._connect()))
                 # These name every table and column that a request needs, so that a store without one is found now.
-                self._authority.execute(READ, ("", "")).fetchall()
-                self._credentials.execute(_NEWEST, ("",)).fetchall()
-                self._credentials.execute(f"EXPLAIN {_AUDIT}", ("",) * 8).fetchall()
+                self._connection.execute(READ, ("", "")).fetchall()
+                self._connection.execute(_NEWEST, ("",)).fetchall()
+                self._connection.execute(f"EXPLAIN {_AUDIT}", ("",) * 8).fetchall()
             except sqlite3.Error:
                 raise StoreFault(
                     StoreFaultKind.CORRUPT,
@@ -105,7 +107,7 @@ class SqliteStore:
                 ) from None
             try:
                 if self._receipts:
-                    self._authority.execute(f"EXPLAIN {RECEIPT}", ("",) * 9).fetchall()
+                    self._connection.execute(f"EXPLAIN {RECEIPT}", ("",) * 9).fetchall()
             except sqlite3.Error:
                 raise StoreFault(
                     StoreFaultKind.NO_RECEIPTS,
@@ -114,7 +116,7 @@ class SqliteStore:
                 ) from None
             opened.pop_all()
         self._means = Means(
-            connection=self._authority,
+            connection=self._connection,
             places=Places(transactions=1, materials=1),
             lock=self._lock,
             clock=self._clock,
@@ -127,13 +129,12 @@ class SqliteStore:
     def close(self) -> None:
         """Close every connection; the log is moved into the file. A request that still comes is refused."""
         self._checkpointer.stop()
-        self._authority.close()
-        self._credentials.close()
+        self._connection.close()
 
     async def newest(self, credential_id: str) -> tuple[CredentialRow | None, int]:
         """Return the newest version's row and the store's clock in ms, or raise `Refused(CREDENTIAL_STORE)`."""
         try:
-            rows = self._credentials.execute(_NEWEST, (credential_id,)).fetchall()
+            rows = self._connection.execute(_NEWEST, (credential_id,)).fetchall()
         except sqlite3.Error:
             raise Refused(Reason.CREDENTIAL_STORE) from None
         return (CredentialRow(*rows[0]) if rows else None), self._clock()
@@ -145,9 +146,9 @@ class SqliteStore:
             subject: tuple[str | None, ...] = (None, None, None, f'["{record.outcome}"]')
         else:
             subject = ("worker", principal.worker_id, principal.authentication_id, '["worker_credential"]')
-        event = (str(uuid.uuid4()), record.request_id, record.outcome, *subject, self._clock())
+        event = (uuid4(), record.request_id, record.outcome, *subject, self._clock())
         try:
-            await self._lock.take(self._credentials, _AUDIT, event)
+            await self._lock.take(self._connection, _AUDIT, event)
         except (sqlite3.Error, TimeoutError) as error:
             self._note(error)
             raise Refused(Reason.AUDIT_STORE) from None
@@ -165,13 +166,13 @@ class SqliteStore:
         """Write the receipts `delivered`, best effort: what cannot be written is counted."""
         written = False
         try:
-            await self._lock.take(self._credentials, "BEGIN IMMEDIATE")
+            await self._lock.take(self._connection, "BEGIN IMMEDIATE")
             try:
-                insert_receipts(self._credentials, "delivered", permit, given, self._clock())
-                self._credentials.execute("COMMIT")
+                insert_receipts(self._connection, "delivered", permit, given, self._clock())
+                self._connection.execute("COMMIT")
                 written = True
             finally:
-                roll_back(self._credentials)
+                roll_back(self._connection)
                 self._lock.give_back()
             self._checkpointer.wrote()
         except (sqlite3.Error, TimeoutError) as error:
@@ -183,23 +184,27 @@ class SqliteStore:
     def health(self) -> str:
         """Return `ok` or `failed`: the file is still the one opened, of this version, and can be read."""
         try:
-            version = self._credentials.execute("PRAGMA user_version").fetchone()[0]
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error:
             version = None
         return "ok" if version == VERSION and self._in_place() else "failed"
 
     @property
     def stats(self) -> StoreStats:
-        """Read sizes and ages now, and return them with the counters. Raises OSError or sqlite3.Error."""
-        size = os.stat(self._path).st_size
-        with suppress(FileNotFoundError):
+        """Read sizes and ages now, and return them with the counters. What cannot be read is None."""
+        size = free = oldest = None
+        with suppress(OSError):
+            system = os.statvfs(self._path)
+            free = system.f_bavail * system.f_frsize
+            size = os.stat(self._path).st_size
             size += os.stat(f"{self._path}-wal").st_size
-        system = os.statvfs(self._path)
-        oldest = self._credentials.execute("SELECT min(occurred_at_ms) FROM security_audit_events").fetchone()[0]
+        with suppress(sqlite3.Error):
+            rows = self._connection.execute(_OLDEST).fetchall()
+            oldest = rows[0][0] if rows and isinstance(rows[0][0], int) else self._clock()
         return StoreStats(
             store_bytes=size,
-            oldest_audit_age_s=max(0.0, (self._clock() - oldest) / 1000) if isinstance(oldest, int) else 0.0,
-            free_bytes=system.f_bavail * system.f_frsize,
+            oldest_audit_age_s=None if oldest is None else max(0.0, (self._clock() - oldest) / 1000),
+            free_bytes=free,
             lock_waits=self._lock.waits,
             lock_wait_s=self._lock.wait_s,
             lost_acknowledgements=self._lost_acknowledgements,

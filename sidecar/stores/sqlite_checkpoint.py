@@ -56,7 +56,9 @@ class Checkpointer:
             try:
                 # A fresh connection: one that met an I/O error once is not trusted with the next checkpoint.
                 with closing(connect(self._path, wait_s=0)) as connection:
-                    large = os.stat(f"{self._path}-wal").st_size > _TRUNCATE_BYTES
-                    connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if large else 'PASSIVE'})")
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                    if os.stat(f"{self._path}-wal").st_size > _TRUNCATE_BYTES:
+                        # Writers wait for this one; after the passive one there is little left to move.
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except (sqlite3.Error, OSError):
                 self.failures += 1

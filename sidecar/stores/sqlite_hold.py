@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,13 +11,14 @@ from provider.authority import Authority, Permit, Tenure
 from provider.outcomes import Reason, Refused
 from provider.receipts import Receipt
 from provider.snapshot import Attempt, Credential, Lease, Revision, Run, Session, Snapshot
+from sidecar.ids import uuid4
 from sidecar.stores.places import Places, Taken
 from sidecar.stores.sqlite_lock import WriteLock, roll_back
 
-# One statement, so one state of the store. Each table's key stands first: NULL there means that it has no such row.
-# What is there twice makes a second row here.
+# One statement, so one state of the store. A table's key stands first of its columns: NULL there means no such row. No
+# attempt, no row at all. What is there twice makes a second row here.
 READ: Final = """
-SELECT a.id, a.run_id, a.status, a.executor_type, a.worker_id, a.worker_session_id, a.worker_generation,
+SELECT a.run_id, a.status, a.executor_type, a.worker_id, a.worker_session_id, a.worker_generation,
        a.lease_generation, a.lease_version, a.lease_token_digest, a.offer_id,
        r.id, r.project_id, r.task_id, r.task_revision, r.status, r.execution_owner, r.cancel_requested_at_ms,
        l.attempt_id, l.run_id, l.status, l.version, l.lease_generation, l.worker_id, l.worker_session_id,
@@ -26,15 +26,15 @@ SELECT a.id, a.run_id, a.status, a.executor_type, a.worker_id, a.worker_session_
        s.worker_id, s.session_id, s.generation, s.status, s.lease_expires_at_ms,
        t.project_id, t.source_revision, t.source_content_digest, t.plan_schema, t.plan_json, t.content_digest,
        c.credential_id, c.version, c.worker_id, c.state, c.not_before_at_ms, c.expires_at_ms
-FROM (SELECT ?1 AS attempt_id, ?2 AS credential_id) AS asked
-LEFT JOIN run_attempts AS a ON a.id = asked.attempt_id
+FROM run_attempts AS a
 LEFT JOIN runs AS r ON r.id = a.run_id
-LEFT JOIN run_dispatch_leases AS l ON l.attempt_id = asked.attempt_id
+LEFT JOIN run_dispatch_leases AS l ON l.attempt_id = a.id
 LEFT JOIN worker_sessions AS s ON s.worker_id = l.worker_id
 LEFT JOIN task_execution_revisions AS t ON t.project_id = r.project_id AND t.task_id = r.task_id
      AND t.task_revision = r.task_revision AND t.executor_type = 'remote_worker'
-LEFT JOIN worker_credentials AS c ON c.credential_id = asked.credential_id
+LEFT JOIN worker_credentials AS c ON c.credential_id = ?2
      AND c.version = (SELECT max(version) FROM worker_credentials WHERE credential_id = ?2)
+WHERE a.id = ?1
 LIMIT 2
 """
 RECEIPT: Final = (
@@ -125,16 +125,18 @@ class SqliteHold:
         read_at = asyncio.get_running_loop().time()
         now_ms = means.clock()
         rows = means.connection.execute(READ, self._asked).fetchall()
+        if not rows:
+            return Snapshot(now_ms, read_at, None, None, None, None, None, None)
         row = rows[0]
         return Snapshot(
             now_ms=now_ms,
             read_at=read_at,
-            attempt=None if row[0] is None else Attempt(*row[1:11]),
-            run=None if row[11] is None else Run(*row[12:18]),
-            lease=None if row[18] is None else Lease(*row[19:29]),
-            session=None if row[29] is None else Session(*row[30:34]),
-            revision=None if row[34] is None else Revision(*row[35:40]),
-            credential=None if row[40] is None else Credential(*row[41:46]),
+            attempt=Attempt(*row[0:10]),
+            run=None if row[10] is None else Run(*row[11:17]),
+            lease=None if row[17] is None else Lease(*row[18:28]),
+            session=None if row[28] is None else Session(*row[29:33]),
+            revision=None if row[33] is None else Revision(*row[34:39]),
+            credential=None if row[39] is None else Credential(*row[40:45]),
             second_row=len(rows) > 1,
         )
 
@@ -154,6 +156,4 @@ def insert_receipts(
 ) -> None:
     """Insert one row for each receipt (contract 6, step 8) in the open transaction. Raises sqlite3.Error."""
     holder = (whose.attempt_id, whose.worker_id, whose.credential_id, whose.credential_version)
-    connection.executemany(
-        RECEIPT, [(str(uuid.uuid4()), kind, *holder, item.file_name, item.mark, now_ms) for item in receipts]
-    )
+    connection.executemany(RECEIPT, [(uuid4(), kind, *holder, item.file_name, item.mark, now_ms) for item in receipts])
