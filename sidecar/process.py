@@ -13,10 +13,11 @@ from aiohttp import web
 from provider.memory import BufferPool
 from provider.pipeline import Ports
 from sidecar import __version__, admin
-from sidecar.app import Application, AppLimits, Gate
+from sidecar.app import Application
 from sidecar.compose import Provider, StartFault, StartFaults, Store, prepare_identity, prepare_provider, prepare_store
 from sidecar.config import Config
 from sidecar.events import Events
+from sidecar.exchange import AppLimits, Gate
 from sidecar.listener import ConnectionLimits, Listener, bind
 from sidecar.metrics import Metrics
 from sidecar.reload import IdentityHolder, watch
