@@ -1,4 +1,4 @@
-"""One request as the pipeline sees it: the rows from `connection` to `headers`, and the answer's write (contract 2, 4)."""
+"""One request as the pipeline sees it: rows from `connection` to `headers`, and the answer's write (contract 2, 4)."""
 
 import re
 import time
