@@ -1,0 +1,1 @@
+"""Tools of the tests and of the documents."""

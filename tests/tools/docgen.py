@@ -1,0 +1,141 @@
+"""Writes the generated tables of docs/ anew from the code: `make docs`. A test fails when one is stale.
+
+A table stands between two marks in a document that is otherwise written by hand:
+
+    <!-- generated: outcomes -->
+    ...
+    <!-- end of generated -->
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from provider import limits
+from provider.outcomes import Close, Code, Reason
+from sidecar.variables import VARIABLES, Group, Only, Variable
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_BLOCK: Final = re.compile(r"(<!-- generated: ([a-z -]+) -->\n)(.*?)(<!-- end of generated -->)", re.DOTALL)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a cell is escaped."""
+    shown = [[cell.replace("|", r"\|") for cell in row] for row in (header, ["---"] * len(header), *rows)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in shown)
+
+
+def variables(group: Group) -> str:
+    """The variables of one group."""
+    rows = [
+        (f"`{variable.name}`", default_of(variable), variable.rule.wants, meaning_of(variable), origin_of(variable))
+        for variable in VARIABLES
+        if variable.group is group
+    ]
+    return table(("Variable", "Default", "Value", "Meaning", "Origin"), rows)
+
+
+def default_of(variable: Variable) -> str:
+    """What holds when the variable is not set."""
+    if variable.default is not None:
+        return f"`{variable.default}`"
+    return "required" if variable.required else "unset"
+
+
+def meaning_of(variable: Variable) -> str:
+    """The meaning, and the choice with which the variable counts unless its group says it."""
+    if variable.only is Only.ALWAYS or variable.group is Group.POSTGRES:
+        return variable.meaning
+    return f"{variable.meaning} Only with `{variable.only.value}`."
+
+
+def origin_of(variable: Variable) -> str:
+    """Whether QL3 has the same variable with the same bounds."""
+    return "ours" if variable.ours else "QL3"
+
+
+def outcomes() -> str:
+    """Every refusal in the order in which it is looked for."""
+    rows = [
+        (
+            str(reason.value.order),
+            reason.value.stage.value,
+            reason.value.condition,
+            f"{reason.value.code.value.status} `{reason.value.code.value.code}`",
+            "yes" if reason.value.closes else "",
+        )
+        for reason in Reason
+    ]
+    return table(("", "Stage", "Condition", "Answer", "Closes"), rows)
+
+
+def problems() -> str:
+    """The fixed texts of every code."""
+    rows = [(f"`{code.value.code}`", str(code.value.status), code.value.title, code.value.detail) for code in Code]
+    return table(("`code`", "`status`", "`title`", "`detail`"), rows)
+
+
+def closes() -> str:
+    """The labels of the closes without an answer."""
+    return ", ".join(f"`{close.value}`" for close in Close) + ".\n"
+
+
+def fixed_limits() -> str:
+    """Every number of `provider/limits.py` with the reason that stands below it."""
+    tree = ast.parse(Path(limits.__file__).read_text(encoding="utf-8")).body
+    reasons = {
+        named.target.id: stated.value.value
+        for named, stated in pairwise(tree)
+        if isinstance(named, ast.AnnAssign) and isinstance(named.target, ast.Name)
+        if isinstance(stated, ast.Expr) and isinstance(stated.value, ast.Constant)
+    }
+    rows = [
+        (f"`{name}`", f"{getattr(limits, name):g}" if name.endswith("_S") else str(getattr(limits, name)), str(reason))
+        for name, reason in reasons.items()
+    ]
+    return table(("Limit", "Value", "Reason"), rows)
+
+
+GENERATED: Final[dict[str, Callable[[], str]]] = {
+    "outcomes": outcomes,
+    "problems": problems,
+    "closes": closes,
+    "limits": fixed_limits,
+    **{f"variables {group.name.lower()}": partial(variables, group) for group in Group},
+}
+"""Every table by the name in its mark."""
+
+
+def renewed(text: str) -> str:
+    """The document with every table as the code has it now. Raises KeyError for a mark that names no table."""
+    return _BLOCK.sub(lambda block: f"{block[1]}{GENERATED[block[2]]()}{block[4]}", text)
+
+
+def marks(text: str) -> list[str]:
+    """The names of the tables of a document."""
+    return [block[2] for block in _BLOCK.finditer(text)]
+
+
+def documents() -> list[Path]:
+    """Every document that may hold a table."""
+    return sorted((ROOT / "docs").rglob("*.md"))
+
+
+def main() -> int:
+    """Write what is stale and name it."""
+    for document in documents():
+        text = document.read_text(encoding="utf-8")
+        fresh = renewed(text)
+        if fresh != text:
+            document.write_text(fresh, encoding="utf-8")
+            print(f"written: {document.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
