@@ -16,7 +16,9 @@ SIZES = (64, 4096, 16384)
 
 def held(needle: bytes, copies: int) -> int:
     """Scan a process that holds so many needles."""
-    program = f"import sys; v = sys.stdin.buffer.read({len(needle)}); w = v * {copies}; print(flush=True); sys.stdin.read()"
+    program = (
+        f"import sys; v = sys.stdin.buffer.read({len(needle)}); w = v * {copies}; print(flush=True); sys.stdin.read()"
+    )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What a worker on a host has: offer, credential, certificate, key and CA as files, and the arguments that name them."""
+"""What a worker on a host has: offer, credential, certificate, key and CA as files, and arguments that name them."""
 
 import json
 from collections.abc import Mapping
