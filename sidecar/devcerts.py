@@ -88,23 +88,27 @@ def issue(  # noqa: PLR0913 - each names one field of a certificate
     days: float = 7,
     not_before: datetime.datetime | None = None,
     key: ec.EllipticCurvePrivateKey | None = None,
+    extensions: Sequence[tuple[x509.ExtensionType, bool]] = (),
 ) -> Pair:
-    """Issue a leaf for a server, a client or both; its intermediates come along in `above`."""
+    """Issue a leaf for a server, a client or both; its intermediates come along in `above`.
+
+    `extensions` are (extension, critical), beside those of every leaf.
+    """
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH] * server + [ExtendedKeyUsageOID.CLIENT_AUTH] * client
     names: list[x509.GeneralName] = [
         *map(x509.DNSName, dns),
         *(x509.IPAddress(ipaddress.ip_address(one)) for one in ip),
         *map(x509.UniformResourceIdentifier, uri),
     ]
-    extensions: list[tuple[x509.ExtensionType, bool]] = [
+    own: list[tuple[x509.ExtensionType, bool]] = [
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_usage(digital_signature=True), True),
     ]
     if purposes:
-        extensions.append((x509.ExtendedKeyUsage(purposes), False))
+        own.append((x509.ExtendedKeyUsage(purposes), False))
     if names:
-        extensions.append((x509.SubjectAlternativeName(names), False))
-    return _make(name, ca, days, not_before, key, extensions)
+        own.append((x509.SubjectAlternativeName(names), False))
+    return _make(name, ca, days, not_before, key, [*own, *extensions])
 
 
 def make_crl(

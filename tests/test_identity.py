@@ -111,7 +111,7 @@ BREAKS: list[tuple[Role, Fault, Break]] = [
     ),
     (Role.CERTIFICATE, Fault.CERTIFICATE_NOT_YET_VALID, lambda w, f: put_server(f, server(w.root, SOON))),
     (Role.CERTIFICATE, Fault.HANDSHAKE, lambda w, f: put_server(f, w.client)),
-    (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b"MII", b"!!!"))),
+    (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b"\nMI", b"\n!!"))),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem + make_crl(w.root))),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b" CERT", b" TRUSTED CERT"))),
     (Role.CLIENT_CA, Fault.CA_COUNT, lambda w, f: put(f.client_ca, w.root.der)),
