@@ -6,7 +6,7 @@ maker of a `Permit`, without which no byte is sent.
 """
 
 from hmac import compare_digest
-from typing import Final, Protocol
+from typing import Final, Protocol, final
 
 from provider.command import Command
 from provider.credential import Principal
@@ -29,6 +29,7 @@ class Tenure:
         self.open = True
 
 
+@final
 class Authority:
     """Leave to open exactly these refs, inside the store's hold. Made by `verify` alone."""
 
@@ -80,6 +81,7 @@ class Authority:
         raise TypeError("an Authority is never serialised")
 
 
+@final
 class Permit:
     """Leave to send the first byte: COMMIT was confirmed. Made by `commit` alone; `check` still fences by the clock."""
 

@@ -8,7 +8,7 @@ step returns its value or raises `Refused`. Buffers are owned by `with` blocks, 
 import asyncio
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, final
 
 from provider import limits, receipts, strictjson, wire
 from provider.authority import Authority, Hold, Permit, commit, verify
@@ -31,6 +31,7 @@ class AuditRecord:
     principal: Principal | None
 
 
+@final
 class Admitted:
     """A principal whose audit row is written: leave to read the body. Made by `admit` alone."""
 
