@@ -15,6 +15,7 @@ class StoreFaultKind(Enum):
     OLDER = "older"
     NEWER = "newer"
     LOCKED = "locked"
+    FULL = "full"
     NO_RECEIPTS = "no_receipts"
     EXISTS = "exists"
 

@@ -10,7 +10,6 @@ write lock, so what it sees is what is newest. Audit rows stand in the line of w
 
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -26,9 +25,10 @@ from sidecar.ids import uuid4
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.places import Places
 from sidecar.stores.sqlite_checkpoint import Checkpointer
-from sidecar.stores.sqlite_file import VERSION, connect, judge
+from sidecar.stores.sqlite_file import connect, judge, wall_ms
 from sidecar.stores.sqlite_hold import READ, RECEIPT, Means, SqliteHold, insert_receipts
 from sidecar.stores.sqlite_lock import WriteLock, is_full, roll_back
+from sidecar.stores.sqlite_schema import VERSION
 
 _NEWEST: Final = (
     "SELECT credential_id, version, worker_id, secret_digest, state, not_before_at_ms, expires_at_ms"
@@ -39,11 +39,6 @@ _AUDIT: Final = (
     " authentication_id, reasons, occurred_at_ms) VALUES (?, ?, 'worker.secrets', ?, ?, ?, ?, ?, ?)"
 )
 _OLDEST: Final = "SELECT occurred_at_ms FROM security_audit_events ORDER BY rowid LIMIT 1"
-
-
-def wall_ms() -> int:
-    """Return the machine's clock in ms: the embedded store's clock."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

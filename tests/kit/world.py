@@ -16,7 +16,7 @@ from provider.command import Command, parse_command
 from provider.credential import CredentialRow, Pepper, Peppers, Principal, authenticate, make_token, present
 from provider.refs import SecretRef
 from provider.strictjson import parse
-from sidecar.stores import sqlite_file
+from sidecar.stores import sqlite_make
 
 PEPPER_TEXT = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
 """The pepper of the vectors."""
@@ -230,7 +230,7 @@ def build_world(
     chosen = default_refs(refs) if isinstance(refs, int) else tuple(refs)
     now_ms = time.time_ns() // 1_000_000
     rows = facts(now_ms, chosen, bundle)
-    sqlite_file.create(str(path), receipts=receipts)
+    sqlite_make.create(str(path), receipts=receipts)
     world = World(path, now_ms, chosen, bundle, rows, offer(rows, chosen, bundle))
     for table, row in rows.items():
         marks = ", ".join("?" * len(row))
