@@ -29,7 +29,9 @@ def tabled(monkeypatch: pytest.MonkeyPatch, lines: bytes) -> MountTable:
 
 def test_local_kinds_are_the_contracts() -> None:
     """Exactly the eight kinds of contract 7 are local."""
-    assert {kind.decode() for kind in LOCAL_KINDS} == set("tmpfs ramfs ext2 ext3 ext4 xfs btrfs overlay".split())
+    assert {kind.decode() for kind in LOCAL_KINDS} == {
+        "tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "overlay"
+    }  # fmt: skip
 
 
 def test_every_mount_is_found(here: int) -> None:
@@ -75,7 +77,12 @@ def test_long_table_is_read_whole(monkeypatch: pytest.MonkeyPatch, here: int) ->
 def test_table_is_read_once_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as the kernel reports no change the table is not read again."""
     reads: list[int] = []
-    monkeypatch.setattr(mounts, "_whole", lambda _: reads.append(1) or b"22 1 0:21 / / rw - ext4 x rw\n")
+
+    def whole(descriptor: int) -> bytes:
+        reads.append(descriptor)
+        return b"22 1 0:21 / / rw - ext4 x rw\n"
+
+    monkeypatch.setattr(mounts, "_whole", whole)
     table = MountTable()
     table._table()
     changed = [False, False, True, False]
@@ -100,13 +107,15 @@ def test_missing_mount_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 def test_table_is_closed_with_its_owner() -> None:
     """The table's own descriptor lives as long as the table."""
-    before = os.listdir("/proc/self/fd")
     table = MountTable()
     table.is_local(1)
-    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    descriptor = table._descriptor
+    assert descriptor is not None
+    assert os.readlink(f"/proc/self/fd/{descriptor}").endswith("/mountinfo")
     del table
     gc.collect()
-    assert os.listdir("/proc/self/fd") == before
+    with pytest.raises(OSError, match=r"Errno"):
+        os.fstat(descriptor)
 
 
 @pytest.mark.root

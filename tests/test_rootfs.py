@@ -14,6 +14,7 @@ from provider.limits import LINK_DEPTH
 from provider.outcomes import Reason, Refused
 from provider.rootfs import DIRECTORY, FILE, PROBE, Descriptors, Opener, choose_opener, judge_root, open_root
 from tests.kit import mounting
+from tests.kit.stage import open_descriptors
 
 ABSOLUTE = "/etc/hostname"
 
@@ -80,9 +81,9 @@ def test_what_stays_inside_is_opened(opener: Opener, anchor: int, name: str, con
 @pytest.mark.parametrize(
     "name",
     [
-        "absolute", "absolute-inside", "escape", "escape-and-return", "deep-escape", "magic", "root-of-all", "../outside",
-        "/etc/hostname", "directory/../../outside", "dangling", "missing", "loop", "file-as-directory", "file-parent",
-        "file/x",
+        "absolute", "absolute-inside", "escape", "escape-and-return", "deep-escape", "magic", "root-of-all",
+        "../outside", "/etc/hostname", "directory/../../outside", "dangling", "missing", "loop", "file-as-directory",
+        "file-parent", "file/x",
     ],
 )  # fmt: skip
 def test_what_leaves_or_leads_nowhere_is_refused(opener: Opener, anchor: int, name: str) -> None:
@@ -102,7 +103,7 @@ def test_missing_is_told_apart(opener: Opener, anchor: int) -> None:
 
 def test_flags_are_kept(opener: Opener, anchor: int, root: Path) -> None:
     """Files are opened for reading, close-on-exec; anchors and probes with O_PATH, anchors only on directories."""
-    with Descriptors([opener(anchor, b"link", FILE), opener(anchor, b"link", PROBE), opener(anchor, b"self", DIRECTORY)]) as held:
+    with Descriptors(opener(anchor, *ask) for ask in ((b"link", FILE), (b"link", PROBE), (b"self", DIRECTORY))) as held:
         assert not any(os.get_inheritable(descriptor) for descriptor in held)
         assert os.fstat(held[0]).st_ino == os.fstat(held[1]).st_ino == (root / "file").stat().st_ino
         assert os.fstat(held[2]).st_ino == root.stat().st_ino
@@ -134,13 +135,13 @@ def test_link_depth(opener: Opener, anchor: int, root: Path) -> None:
 
 def test_no_descriptor_is_left(opener: Opener, anchor: int, root: Path) -> None:
     """Whether it opens or refuses, nothing stays open."""
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     for name in os.listdir(root):
         try:
             os.close(opener(anchor, name.encode(), FILE))
         except OSError:
             continue
-    assert os.listdir("/proc/self/fd") == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.root
@@ -276,7 +277,7 @@ def test_root_modes(root: Path) -> None:
 
 @pytest.mark.root
 def test_root_on_a_read_only_mount(root: Path) -> None:
-    """Where the mount is read-only the root may be 1777, as the kubelet leaves it, although elsewhere it is writable."""
+    """Where the mount is read-only the root may be 1777, as the kubelet leaves it."""
     root.chmod(0o1777)
     with mounting.mounted(str(root), root, "", mounting.MS_BIND):
         with Descriptors([open_root(str(root))]) as held, pytest.raises(Refused):
