@@ -31,12 +31,9 @@ class Password:
         """Return the password, from a file anew each time. Raises SecretFileFault when the file cannot be used."""
         if self.file is None:
             return self.text or ""
-        try:
-            password = read_secret_file(self.file).decode()
-        except UnicodeDecodeError:
-            raise SecretFileFault("names a file that is not UTF-8", "Write the password alone into it.") from None
+        password = _decoded(read_secret_file(self.file))
         if not password or "\0" in password:
-            raise SecretFileFault("names a file that holds no password", "Write the password alone into it.")
+            raise SecretFileFault("names a file that holds no password in UTF-8", "Write the password alone into it.")
         return password
 
     def __repr__(self) -> str:
@@ -127,6 +124,13 @@ def _from_url(reading: Reading, url: str) -> _Login:
         return _NOBODY
     password = Password(named["PASSWORD"], None)
     return named["HOST"], int(named["PORT"]), named["DATABASE"], named["USER"], password
+
+
+def _decoded(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:  # it holds the content, so nothing is raised out of here
+        return None
 
 
 def _unquoted(text: str | None) -> str:

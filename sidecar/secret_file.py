@@ -25,31 +25,39 @@ def read_secret_file(path: str) -> bytes:
     Raises SecretFileFault unless it is a readable regular file of at most 4096 bytes that the group cannot write and
     others cannot touch.
     """
+    # Raised out here: inside an `except` the fault would carry the OSError, and with it the path.
+    opened = _open(path)
+    if opened is None:
+        raise SecretFileFault("names a file that cannot be opened", "Look at the path and this user's rights.")
     try:
-        # Not blocking: a FIFO in the file's place must not hang us.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except (OSError, ValueError):
-        raise SecretFileFault(
-            "names a file that cannot be opened", "Correct the path, or give this user the right to read it."
-        ) from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        mode = os.fstat(opened).st_mode
+        if not stat.S_ISREG(mode):
             raise SecretFileFault("names no regular file", "Name the file itself.")
-        if status.st_mode & _OPEN_TO_OTHERS:
+        if mode & _OPEN_TO_OTHERS:
             raise SecretFileFault("names a file that is open to others", "Set its mode to 0440 or 0400.")
-        content = _read(descriptor)
-    except OSError:
-        raise SecretFileFault("names a file that cannot be read", "Look at the file system that holds it.") from None
+        content = _read(opened)
     finally:
-        os.close(descriptor)
+        os.close(opened)
+    if content is None:
+        raise SecretFileFault("names a file that cannot be read", "Look at the file system that holds it.")
     if len(content) > SECRET_FILE_BYTES:
         raise SecretFileFault(f"names a file over {SECRET_FILE_BYTES} bytes", "Write the secret alone into it.")
     return content.removesuffix(b"\n")
 
 
-def _read(descriptor: int) -> bytes:
+def _open(path: str) -> int | None:
+    try:
+        # Not blocking: a FIFO in the file's place must not hang us.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return None
+
+
+def _read(opened: int) -> bytes | None:
     content = b""
-    while len(content) <= SECRET_FILE_BYTES and (more := os.read(descriptor, SECRET_FILE_BYTES + 1 - len(content))):
-        content += more
+    try:
+        while len(content) <= SECRET_FILE_BYTES and (more := os.read(opened, SECRET_FILE_BYTES + 1 - len(content))):
+            content += more
+    except OSError:
+        return None
     return content
