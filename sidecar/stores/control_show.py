@@ -9,8 +9,8 @@ from sidecar.stores.control_rules import TERMINAL, unknown
 _OVER: Final = ", ".join(f"'{state}'" for state in TERMINAL)
 _LIVE: Final = f"r.status NOT IN ({_OVER})"
 _NAMED: Final = (
-    "r.id = ? OR r.id IN (SELECT run_id FROM run_attempts WHERE id = ?)"
-    f" OR ({_LIVE} AND r.id IN (SELECT run_id FROM run_attempts WHERE worker_id = ?))"  # noqa: S608 - of constants
+    f"({_LIVE} AND r.id IN (SELECT run_id FROM run_attempts WHERE worker_id = ?))"  # noqa: S608 - of constants
+    " OR r.id = ? OR r.id IN (SELECT run_id FROM run_attempts WHERE id = ?)"
 )
 _RUNS: Final = (
     "SELECT r.id, r.project_id, r.task_id, r.task_revision, r.status, r.cancel_requested_at_ms, a.id, a.status,"

@@ -55,7 +55,7 @@ async def open_session(tx: Tx, worker_id: str, ttl_ms: int) -> tuple[str, Until]
 async def drain(tx: Tx, worker_id: str) -> bool:
     """Let a worker finish what it has and get nothing new. Returns whether that changed anything."""
     if not await tx.fetch("SELECT session_id FROM worker_sessions WHERE worker_id = ?", worker_id):
-        raise unknown("worker, or worker without a session")
+        raise unknown("worker with a session")
     changed = await tx.execute(
         "UPDATE worker_sessions SET status = 'draining' WHERE worker_id = ? AND status = 'online'", worker_id
     )

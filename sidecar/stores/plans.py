@@ -68,13 +68,14 @@ def make_plan(project_id: str, task_id: str, secrets: Sequence[str], bundle: str
     environment: list[tuple[str, SecretRef]] = []
     names: set[str] = set()
     for number, item in enumerate(secrets, start=1):
-        name, _, text = item.partition("=")
-        known = _VARIABLE.fullmatch(name) is not None
-        # What is no name may be a value that slipped in, so it is not shown.
+        name, equals, text = item.partition("=")
+        known = bool(equals) and _VARIABLE.fullmatch(name) is not None
+        # What has no name before a `=` may be a value that slipped in, so it is not shown.
         where = f"secret {number} ({name})" if known else f"secret {number}"
         if not known:
             faults.append(f"{where}: must be NAME=REF, the name of letters, digits and _, not beginning with a digit")
-        elif name in names:
+            continue
+        if name in names:
             faults.append(f"{where}: the name is given twice")
         names.add(name)
         ref = _ref(text, where, project_id, faults)

@@ -77,10 +77,13 @@ class SqliteControl:
             finally:
                 roll_back(self._connection)
 
-    def add_receipts(self) -> None:
-        """Make the receipts table unless it is there."""
+    def add_receipts(self) -> bool:
+        """Make the receipts table unless it is there. Returns whether it was made."""
         with store_fault():
-            add_receipts(self._connection)
+            there = self._connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'receipts'").fetchall()
+            if not there:
+                add_receipts(self._connection)
+        return not there
 
     def audit_rows(self) -> int:
         """Return about how many audit rows there are: exact unless rows were deleted from the middle."""
