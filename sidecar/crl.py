@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from sidecar.trust import CLIENT_CAS, Fault, Finding, IdentityFault, Role, pem_blocks
+from sidecar.trust import CLIENT_CAS, UNREADABLE, Fault, Finding, IdentityFault, Role, pem_blocks
 
 _UNDERSTOOD: Final = (x509.AuthorityKeyIdentifier, x509.CRLNumber, x509.IssuingDistributionPoint)
 
@@ -46,15 +45,16 @@ def revocations(
     """
     try:
         lists = [x509.load_pem_x509_crl(block) for block in pem_blocks(data, b"X509 CRL", comments=False)]
-    except (ValueError, UnsupportedAlgorithm):
+        names = [crl.issuer.public_bytes() for crl in lists]
+    except UNREADABLE:
         raise _fault(Fault.CRL_MALFORMED) from None
     if not 1 <= len(lists) <= CLIENT_CAS:
         raise _fault(Fault.CRL_COUNT)
     faults: list[Fault] = []
     accepted: dict[bytes, Revocations] = {}
-    for crl in lists:
+    for crl, name in zip(lists, names, strict=True):
         try:
-            owner = _issuer(crl, authorities)
+            owner = _issuer(crl, name, authorities)
             if owner in accepted:
                 faults.append(Fault.CRL_REPEATED)
                 continue
@@ -69,9 +69,8 @@ def revocations(
     return accepted
 
 
-def _issuer(crl: x509.CertificateRevocationList, authorities: Sequence[x509.Certificate]) -> bytes:
+def _issuer(crl: x509.CertificateRevocationList, name: bytes, authorities: Sequence[x509.Certificate]) -> bytes:
     """Return the `signer` whose name the CRL bears and whose key signed it; two CAs may share a name, not a key."""
-    name = crl.issuer.public_bytes()
     named = [authority for authority in authorities if authority.subject.public_bytes() == name]
     if not named:
         raise _fault(Fault.CRL_FOREIGN)
@@ -84,7 +83,7 @@ def _issuer(crl: x509.CertificateRevocationList, authorities: Sequence[x509.Cert
 def _signed_by(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
     try:
         return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # other kinds raise TypeError
-    except (TypeError, ValueError, UnsupportedAlgorithm):
+    except (TypeError, *UNREADABLE):
         return False
 
 
@@ -95,7 +94,7 @@ def _judge(crl: x509.CertificateRevocationList, before: Revocations | None, now:
         entries = list(crl)
         # Critical marks on an entry change what it means (an indirect CRL names another issuer there).
         supported = supported and not any(mark.critical for entry in entries for mark in entry.extensions)
-    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+    except UNREADABLE:
         raise _fault(Fault.CRL_MALFORMED) from None
     if not supported:
         raise _fault(Fault.CRL_UNSUPPORTED)

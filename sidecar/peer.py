@@ -13,7 +13,7 @@ from cryptography import x509
 
 from provider.credential import PeerNames
 from provider.outcomes import Reason, Refused
-from sidecar.trust import not_after, not_before
+from sidecar.trust import UNREADABLE, not_after, not_before
 
 if TYPE_CHECKING:
     from sidecar.identity import Identity
@@ -76,7 +76,7 @@ class Peer:
         if self._links is None:
             try:
                 self._links = _links(self.chain)
-            except ValueError:  # OpenSSL was more lenient than the parser: who cannot be judged is not good
+            except UNREADABLE:  # OpenSSL was more lenient than the parser: who cannot be judged is not good
                 return
         good_from = [link.not_before for link in self._links]
         good_until = [link.not_after for link in self._links]
@@ -112,7 +112,7 @@ def _links(chain: tuple[bytes, ...]) -> tuple[_Link, ...]:
 def _names(leaf: bytes) -> PeerNames:
     try:
         found = x509.load_der_x509_certificate(leaf).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return PeerNames(frozenset(), frozenset())
     return PeerNames(
         frozenset(found.value.get_values_for_type(x509.UniformResourceIdentifier)),

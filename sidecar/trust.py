@@ -16,6 +16,14 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 CLIENT_CAS: Final = 16
 """Most certificates of the client CA file, and most CRLs of the CRL file (contract 5)."""
+UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the parser raises for a certificate or CRL, on loading it and on first looking at a part of it."""
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----[^-]*-----END \1-----")
 
 
@@ -131,7 +139,14 @@ def pem_blocks(data: bytes | bytearray, label: bytes, *, comments: bool) -> list
 
 def certificates(data: bytes | bytearray) -> list[x509.Certificate]:
     """Return the certificates of a PEM file. Raises ValueError for anything else in PEM or a broken certificate."""
-    return [x509.load_pem_x509_certificate(block) for block in pem_blocks(data, b"CERTIFICATE", comments=True)]
+    try:
+        found = [x509.load_pem_x509_certificate(block) for block in pem_blocks(data, b"CERTIFICATE", comments=True)]
+        for one in found:
+            # Parts are parsed when they are first looked at: here, so that nobody after this meets a broken one.
+            _ = one.subject, one.issuer, one.public_key()
+    except UNREADABLE:
+        raise ValueError("not a certificate that can be read") from None
+    return found
 
 
 def not_before(certificate: x509.Certificate) -> float:
@@ -169,7 +184,7 @@ def authorities(data: bytes | bytearray, now: float, *, sign_crls: bool) -> list
 def _is_no_ca(certificate: x509.Certificate) -> bool:
     try:
         return not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return True
 
 
@@ -178,7 +193,7 @@ def _signs_no_crl(certificate: x509.Certificate) -> bool:
         return not certificate.extensions.get_extension_for_class(x509.KeyUsage).value.crl_sign
     except x509.ExtensionNotFound:
         return False
-    except ValueError:
+    except UNREADABLE:
         return True
 
 
@@ -187,6 +202,6 @@ def issued_in_order(chain: Sequence[x509.Certificate]) -> bool:
     try:
         for issued, issuer in pairwise(chain):
             issued.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+    except (TypeError, InvalidSignature, *UNREADABLE):
         return False
     return True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
@@ -89,6 +89,20 @@ def test_signature() -> None:
     der[der.index(bytes.fromhex("1234567890"))] ^= 1
     changed = x509.load_der_x509_crl(bytes(der)).public_bytes(Encoding.PEM)
     assert faults(changed) == [Fault.CRL_SIGNATURE]
+
+
+def test_signature_of_another_kind() -> None:
+    """A CRL signed with another kind of key than the CA's, or of a CA whose key cannot sign, is a fault."""
+    root = pki().root
+    start = devcerts.now() - DAY
+    builder = x509.CertificateRevocationListBuilder(root.certificate.subject, start, start + 9 * DAY)
+    other = builder.sign(ed25519.Ed25519PrivateKey.generate(), None).public_bytes(Encoding.PEM)
+    assert faults(other) == [Fault.CRL_SIGNATURE]
+    name = root.certificate.subject
+    mute = x509.CertificateBuilder(name, name, x25519.X25519PrivateKey.generate().public_key(), 1, start, start + DAY)
+    with pytest.raises(IdentityFault) as caught:
+        revocations(make_crl(root), [mute.sign(root.key, SHA256())], {}, time.time())
+    assert caught.value.faults == (Finding(Role.CLIENT_CRL, Fault.CRL_SIGNATURE),)
 
 
 def test_nothing_else_in_the_file() -> None:

@@ -5,17 +5,24 @@ import os
 import resource
 import ssl
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import x25519 as x25519_keys
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sidecar import devcerts
 from sidecar.devcerts import Pair, issue, make_ca, make_crl
-from sidecar.identity import build, load
-from sidecar.identityfiles import FILE_BYTES, IdentityFiles, read
+from sidecar.identity import _self_test, build, load
+from sidecar.identityfiles import FILE_BYTES, IdentityFiles, Material, read
 from sidecar.reload import IdentityHolder
 from sidecar.trust import Fault, Finding, IdentityFault, Role
 from tests.kit.exceptions import said
@@ -84,6 +91,26 @@ def delta(ca: Pair) -> bytes:
     return make_crl(ca, number=9, extensions=[(x509.DeltaCRLIndicator(5), True)])
 
 
+def v1_root() -> bytes:
+    """Return a self-signed certificate without any extension, as roots were made long ago."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "old root")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, devcerts.now() - DAY, devcerts.now() + DAY)
+    return builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+
+
+def x25519(files: IdentityFiles) -> None:
+    """Put a key that cannot sign, and its certificate."""
+    key = x25519_keys.X25519PrivateKey.generate()
+    root = pki().root
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x25519")])
+    builder = x509.CertificateBuilder(
+        root.certificate.subject, subject, key.public_key(), 1, devcerts.now() - DAY, devcerts.now() + DAY
+    )
+    put(files.certificate, builder.sign(root.key, SHA256()).public_bytes(Encoding.PEM))
+    put(files.private_key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
 # The valid world with one fact broken: the file at fault, the fault, and how it was brought about.
 BREAKS: list[tuple[Role, Fault, Break]] = [
     (Role.CLIENT_CA, Fault.MISSING, lambda w, f: os.unlink(f.client_ca)),
@@ -111,12 +138,14 @@ BREAKS: list[tuple[Role, Fault, Break]] = [
     ),
     (Role.CERTIFICATE, Fault.CERTIFICATE_NOT_YET_VALID, lambda w, f: put_server(f, server(w.root, SOON))),
     (Role.CERTIFICATE, Fault.HANDSHAKE, lambda w, f: put_server(f, w.client)),
+    (Role.CERTIFICATE, Fault.HANDSHAKE, lambda w, f: x25519(f)),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b"\nMI", b"\n!!"))),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem + make_crl(w.root))),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b" CERT", b" TRUSTED CERT"))),
     (Role.CLIENT_CA, Fault.CA_COUNT, lambda w, f: put(f.client_ca, w.root.der)),
     (Role.CLIENT_CA, Fault.CA_COUNT, lambda w, f: put_trust(f, *(make_ca(f"ca {n}") for n in range(17)))),
     (Role.CLIENT_CA, Fault.CA_NOT_A_CA, lambda w, f: put_trust(f, w.root, w.client)),
+    (Role.CLIENT_CA, Fault.CA_NOT_A_CA, lambda w, f: put(f.client_ca, w.ca_pem + v1_root())),
     (Role.CLIENT_CA, Fault.CA_EXPIRED, lambda w, f: put_trust(f, w.root, make_ca("old", not_before=OLD))),
     (Role.CLIENT_CA, Fault.CA_NOT_YET_VALID, lambda w, f: put_trust(f, w.root, make_ca("new", not_before=SOON))),
     (Role.CLIENT_CA, Fault.CA_NO_ROOT, lambda w, f: put_trust(f, w.intermediate)),
@@ -272,6 +301,30 @@ def test_load_judges_at_the_time_it_is_given(files: IdentityFiles) -> None:
         Fault.CERTIFICATE_EXPIRED,
         Fault.CA_EXPIRED,
     }
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@settings(max_examples=300)
+@given(role=st.sampled_from(Role), changes=st.lists(st.tuples(st.integers(0, 999), st.integers(0, 255)), min_size=1))
+def test_broken_bytes_are_a_fault_or_harmless(role: Role, changes: list[tuple[int, int]]) -> None:
+    """Whatever bytes of a key, certificate or CRL are changed, the outcome is a snapshot or an IdentityFault."""
+    world = pki()
+    content = {
+        Role.PRIVATE_KEY: world.server.key_pem,
+        Role.CERTIFICATE: world.server.pem,
+        Role.CLIENT_CA: world.root.pem,
+        Role.CLIENT_CRL: make_crl(world.root, [world.client.serial]),
+    }
+    first, *body, last = content[role].splitlines()
+    der = bytearray(b64decode(b"".join(body)))
+    for at, value in changes:
+        der[at % len(der)] = value
+    content[role] = b"\n".join((first, b64encode(der), last))
+    with (
+        suppress(IdentityFault),
+        Material({role: bytearray(part) for role, part in content.items()}) as material,
+    ):
+        assert build(material, None, time.time()).generation == 1
 
 
 # ------------------------------------------------------------------------------------------------ reading the files
@@ -491,6 +544,16 @@ def test_gate(files: IdentityFiles, tmp_path: Path) -> None:
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError):
         shake(context, old)
+
+
+def test_the_self_test_finds_an_open_gate(files: IdentityFiles) -> None:
+    """A context that would let a client in without a certificate does not pass the self-test."""
+    context = load(files).context
+    _self_test(context, pki().server.certificate)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    with pytest.raises(IdentityFault) as caught:
+        _self_test(context, pki().server.certificate)
+    assert caught.value.faults == (Finding(Role.CERTIFICATE, Fault.HANDSHAKE),)
 
 
 def test_a_server_certificate_of_an_intermediate(files: IdentityFiles, tmp_path: Path) -> None:

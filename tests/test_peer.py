@@ -177,6 +177,25 @@ def test_an_unreadable_chain_is_not_good(everybody: Identity) -> None:
     assert not is_good(Peer((b"\x30\x03abc", pki().root.der)), everybody)
 
 
+@cache
+def checked() -> Identity:
+    """Return a snapshot with CRLs."""
+    with TemporaryDirectory() as name:
+        return snapshot(Path(name), (pki().root, pki().intermediate))
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@given(at=st.integers(0, 399), value=st.integers(0, 255))
+def test_broken_leaves_are_judged(at: int, value: int) -> None:
+    """Whatever byte of a leaf is changed, its names can be asked for and its judgement is a yes or a no."""
+    _, good = let_in()[0]
+    leaf = bytearray(good.chain[0])
+    leaf[at % len(leaf)] = value
+    who = Peer((bytes(leaf), *good.chain[1:]))
+    is_good(who, checked())
+    assert all(isinstance(one, str) for one in who.names.uris | who.names.dns)
+
+
 def test_parsed_once(everybody: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer costs a digest until it is judged, and each certificate of its chain is parsed once for all judgements."""
     parsed: list[bytes] = []
