@@ -187,10 +187,11 @@ class Stand:
     def _pump(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            event = json.loads(line)
-            self.events.append(event)
-            self._lines.put(event)
+        with self.process.stdout as lines:
+            for line in lines:
+                event = json.loads(line)
+                self.events.append(event)
+                self._lines.put(event)
 
     def event(self, name: str, timeout: float = 10.0, **fields: object) -> dict[str, Any]:
         """Return the next event of this name (with these fields)."""
