@@ -171,14 +171,15 @@ class Stand:
         self, *, wrapper: Sequence[str] = (), program: Sequence[str] = ("-m", "sidecar", "serve"), **variables: str
     ) -> Self:
         """Start the sidecar and wait until it is ready."""
-        self.process = subprocess.Popen(
-            [*wrapper, sys.executable, *program],
-            stdout=subprocess.PIPE,
-            stderr=(self.directory / "stderr").open("ab"),
-            stdin=subprocess.DEVNULL,
-            env=self.environment | variables,
-            cwd=Path(__file__).resolve().parents[2],
-        )
+        with (self.directory / "stderr").open("ab") as errors:
+            self.process = subprocess.Popen(
+                [*wrapper, sys.executable, *program],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
+                env=self.environment | variables,
+                cwd=Path(__file__).resolve().parents[2],
+            )
         threading.Thread(target=self._pump, daemon=True).start()
         ready = self.event("process_ready", START_S)
         self.port, self.health_port, self.metrics_port = ready["port"], ready["healthPort"], ready["metricsPort"]
