@@ -18,7 +18,18 @@ from sidecar.reading import ConfigFault, ConfigFaults, Reading
 from sidecar.secret_file import SecretFileFault, read_secret_file
 from sidecar.settings import Binding, Config, IdentityFilesConfig, Limits, Listen, Provider, ShieldLimits, Store
 from sidecar.variable_rules import ANYWHERE
-from sidecar.variables import BY_NAME, CREDENTIAL, ENABLED, INGRESS, PROFILE, PROVIDING, REPLICA_ID, SIDECAR, Only
+from sidecar.variables import (
+    BY_NAME,
+    CREDENTIAL,
+    ENABLED,
+    INGRESS,
+    OWN_PREFIXES,
+    PROFILE,
+    PROVIDING,
+    REPLICA_ID,
+    SIDECAR,
+    Only,
+)
 
 __all__ = [
     "Config",
@@ -35,6 +46,7 @@ __all__ = [
     "ShieldLimits",
     "Store",
     "Survey",
+    "child_environment",
     "gate",
     "load",
     "peppers_from_environment",
@@ -121,6 +133,12 @@ def peppers_from_environment(environ: Mapping[str, str] = os.environ) -> Peppers
     peppers = _peppers(reading)
     reading.finish()
     return peppers
+
+
+def child_environment(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a child process: this one without any variable of ours, and these values."""
+    ours = (*OWN_PREFIXES, *BY_NAME)
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | dict(values)
 
 
 def _config(reading: Reading) -> Config:

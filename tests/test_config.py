@@ -212,6 +212,15 @@ def test_any_environment_is_a_configuration_or_faults(
         assert all(line.isprintable() and line.startswith("QL") for line in str(caught).splitlines())
 
 
+def test_a_child_inherits_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child process gets this environment without any variable of ours, and the values that are meant for it."""
+    for name in (*SQLITE, f"{LOGIN}PASSWORD", "QL3_CLUSTER_REPLICA_ID", "QL3_WORKER_SECRET_TYPO", "OTHER"):
+        monkeypatch.setenv(name, "inherited")
+    found = config.child_environment({PEPPER_FILE: "/pepper"})
+    assert {name: value for name, value in found.items() if name.startswith("QL")} == {PEPPER_FILE: "/pepper"}
+    assert found["OTHER"] == "inherited"
+
+
 def names(tree: ast.AST) -> Iterator[str]:
     """Every attribute that the module looks up and every name that it imports."""
     for node in ast.walk(tree):

@@ -27,6 +27,7 @@ from sidecar.cli.common import Exit, Fault, lines
 from sidecar.client_blocking import BlockingClient
 from sidecar.client_errors import Denied, FetchError, Unavailable
 from sidecar.client_offer import Offer
+from sidecar.config import child_environment
 
 _START_S: Final = 30.0
 _TRY_S: Final = 5.0
@@ -115,8 +116,7 @@ class _Stage:
 
     def authority(self, *arguments: str) -> None:
         """Run one `authority` command on the demo's store. Raises Fault when it fails."""
-        environment = os.environ | {"QL3_WORKER_CREDENTIAL_PEPPER_FILE": self.path("pepper")}
-        environment.pop("QL3_WORKER_CREDENTIAL_PEPPER", None)
+        environment = child_environment({"QL3_WORKER_CREDENTIAL_PEPPER_FILE": self.path("pepper")})
         command = [sys.executable, "-m", "sidecar", "authority", *arguments, "--file", self.path("store.sqlite3")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -154,7 +154,7 @@ class _Stage:
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
         """Run the sidecar; its events go to `events.jsonl`."""
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("QL3_", "QL_"))} | {
+        variables = {
             "QL_DEPLOYMENT_PROFILE": "cluster-control",
             "QL3_WORKER_INGRESS_ENABLED": "true",
             "QL3_WORKER_INGRESS_HOST": "127.0.0.1",
@@ -173,6 +173,7 @@ class _Stage:
             "QL3_WORKER_SECRET_AUTHORITY": "sqlite",
             "QL3_WORKER_SECRET_AUTHORITY_FILE": self.path("store.sqlite3"),
         }
+        environment = child_environment(variables)
         with open(self.path("events.jsonl"), "wb") as events:
             process = subprocess.Popen([sys.executable, "-m", "sidecar", "serve"], env=environment, stdout=events)
         try:
