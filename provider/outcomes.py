@@ -16,6 +16,8 @@ from typing import Final
 class Stage(Enum):
     """Where in the pipeline a request is or was decided. The closed label set of `stage`."""
 
+    __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, in Python, for every look-up
+
     PARSE = "parse"
     CONNECTION = "connection"
     ROUTE = "route"

@@ -5,9 +5,11 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from provider.outcomes import Code, Reason
+from sidecar.ids import uuid4
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _TRACEPARENT: Final = re.compile(
@@ -27,15 +29,6 @@ _EXTRA: Final = {
 _COMMON: Final = "cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
 _CLOSE: Final = "connection: close\r\n"
 _OK_HEAD: Final = f"HTTP/1.1 200 OK\r\ncontent-type: application/json; charset=utf-8\r\n{_COMMON}"
-
-
-def uuid4() -> str:
-    """Return a random UUID, version 4. The standard library's takes four times as long."""
-    bits = bytearray(os.urandom(16))
-    bits[6] = bits[6] & 0x0F | 0x40
-    bits[8] = bits[8] & 0x3F | 0x80
-    text = bits.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def request_id(value: bytes | None) -> str:
@@ -98,7 +91,12 @@ def refusal(
 def timestamp() -> str:
     """Return now as RFC 3339 in UTC with milliseconds."""
     now = time.time_ns() // 1_000_000
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1000)) + f".{now % 1000:03d}Z"
+    return f"{_second(now // 1000)}.{now % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(now_s: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_s))
 
 
 if missing := {code.value.status for code in Code} - _STATUS_TEXT.keys():

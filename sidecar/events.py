@@ -29,6 +29,7 @@ FIELDS: Final = frozenset((
 
 _QUEUE_LINES: Final = 10_000
 _BATCH_S: Final = 0.02
+_write: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Events:
@@ -61,7 +62,7 @@ class Events:
             "timestamp": timestamp(),
             **fields,
         }
-        self._lines.append(json.dumps(line, separators=(",", ":")))
+        self._lines.append(_write(line))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="events", daemon=True)
             self._thread.start()
