@@ -1,13 +1,13 @@
 """One answer and one event for each request, and the state that requests share (contract 3 and 4)."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
-from provider import limits
 from provider.outcomes import DELIVERED, PROVIDER_CODE, Reason, Refused, Stage
 from provider.pipeline import Ports, deliver
 from sidecar import answers
-from sidecar.connection import Connection
+from sidecar.connection import Connection, PeerGone, Phase
 from sidecar.events import Events
 from sidecar.exchange import AppLimits, Exchange, Gate
 from sidecar.head import Head, HeadParser
@@ -45,22 +45,14 @@ class Application:
         """Parse a head or raise `Refused`."""
         return self._parser.parse(block)
 
-    def closes(self, connection: Connection) -> bool:
-        """Tell whether the answer being written is the connection's last."""
-        return (
-            connection.framer.pipelined
-            or not connection.framer.complete
-            or connection.requests >= limits.REQUESTS_PER_CONNECTION
-            or self.gate is not Gate.OPEN
-            or connection.identity is not self.identity()
-        )
-
-    async def handle(self, connection: Connection, arrived: Head | Reason) -> bool:
-        """Answer one request, count it and tell it in one event; return whether the connection ends with it."""
+    async def handle(self, connection: Connection, arrived: Head | Reason) -> None:
+        """Answer one request, count it and tell it in one event. Without an answer the connection is reset."""
         exchange = Exchange(self, connection, None if isinstance(arrived, Reason) else arrived)
         reason: Reason | None = None
         taken = 0
         try:
+            if connection.phase is Phase.CLOSED:
+                raise PeerGone
             if isinstance(arrived, Reason):
                 raise Refused(arrived)
             exchange.enter(Stage.ROUTE)
@@ -71,11 +63,11 @@ class Application:
             await deliver(exchange, self._ports)
         except Refused as refused:
             reason = refused.reason
-        except ConnectionResetError:
-            return self._unanswered(exchange, connection)
+        except PeerGone:
+            pass
         except asyncio.CancelledError:
             if not connection.timed_out:
-                self._unanswered(exchange, connection)
+                self._tell_end(exchange, connection)
                 raise
             # Our own cancel, by the deadline: it is answered, not passed on.
             connection.task.uncancel()
@@ -86,46 +78,45 @@ class Application:
             self.in_flight -= taken
             self.metrics.in_flight = self.in_flight
             exchange.authentication_ended(failed=False)
-        if exchange.answered:
-            if reason is not None:
-                connection.abort()
-            self._tell(exchange, None, None)
-            return reason is not None or self.closes(connection)
-        if reason is None:
-            raise AssertionError("the pipeline returned without an answer")
-        return self._refuse(exchange, connection, reason, arrived)
+        if exchange.answered or reason is None:
+            self._tell_end(exchange, connection)
+        else:
+            self._refuse(exchange, connection, reason, arrived)
 
-    def _refuse(self, exchange: Exchange, connection: Connection, reason: Reason, arrived: Head | Reason) -> bool:
-        close = reason.value.closes or self.closes(connection)
-        wants_body = isinstance(arrived, Reason) or arrived.method != "HEAD"
+    def _refuse(self, exchange: Exchange, connection: Connection, reason: Reason, arrived: Head | Reason) -> None:
+        last = reason.value.closes or exchange.is_last()
         answer = answers.refusal(
             reason,
             exchange.request_id,
             exchange.trace_id,
-            close=close,
-            body=wants_body,
+            close=last,
+            body=isinstance(arrived, Reason) or arrived.method != "HEAD",
             retry_after=exchange.retry_after,
         )
         try:
-            connection.write(answer.data)
-        except ConnectionResetError:
-            return self._unanswered(exchange, connection)
-        self._tell(exchange, reason, answer.instance)
-        return close
+            connection.answer(answer.data, last=last)
+        except PeerGone:
+            self._tell_end(exchange, connection)
+        else:
+            self._tell(exchange, reason, answer.instance)
 
-    def _unanswered(self, exchange: Exchange, connection: Connection) -> bool:
+    def _tell_end(self, exchange: Exchange, connection: Connection) -> None:
+        """Tell a delivery; for a request without an answer tell that, and reset its connection."""
+        if exchange.answered:
+            self._tell(exchange, None, None)
+            return
+        exchange.enter(exchange.stage)
         self.metrics.requests[UNANSWERED] += 1
-        self.metrics.observe(exchange.stage, self.loop.time() - exchange.started)
         self._events.emit(
-            "request_completed", requestId=exchange.request_id, traceId=exchange.trace_id, code=UNANSWERED,
-            stage=exchange.stage.value, durationMs=round((self.loop.time() - exchange.started) * 1000, 3),
+            "request_completed", level="warning", requestId=exchange.request_id, traceId=exchange.trace_id,
+            code=UNANSWERED, stage=exchange.stage.value,
+            durationMs=round((self.loop.time() - exchange.started) * 1000, 3),
         )  # fmt: skip
         connection.abort()
-        return True
 
     def _tell(self, exchange: Exchange, reason: Reason | None, instance: str | None) -> None:
         exchange.enter(exchange.stage)
-        milliseconds = round((self.loop.time() - exchange.started) * 1000, 3)
+        milliseconds = round((time.monotonic() - exchange.started) * 1000, 3)
         if reason is None:
             self.metrics.requests[DELIVERED] += 1
             self._events.emit(

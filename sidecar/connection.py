@@ -13,7 +13,7 @@ from provider.outcomes import Close, Reason, Refused
 from sidecar.framing import Framer
 from sidecar.head import Head
 from sidecar.peer import Peer
-from sidecar.tlswire import plaintext_left, unsent, untaken
+from sidecar.tlswire import plaintext_left, reset, unsent, untaken
 
 if TYPE_CHECKING:
     from sidecar.app import Application
@@ -25,14 +25,22 @@ _LOOK_AFTER_S: Final = 0.5
 """How long an answer may be on its way before the kernel is asked whether the peer has taken it."""
 
 
+class PeerGone(Exception):
+    """The connection is over, so nothing of the answer was handed over."""
+
+
 @unique
 class Phase(Enum):
     """Where a connection is; each has its own bound and its own silent end."""
 
     HEAD = "head"
+    """Idle, or a head is arriving."""
     RUNNING = "running"
+    """A request is there and has no answer yet."""
     DISCARD = "discard"
+    """The last answer is given; what still arrives runs out."""
     CLOSING = "closing"
+    """Nothing more is read; the peer has yet to take the last answer."""
     CLOSED = "closed"
 
 
@@ -40,9 +48,8 @@ class Connection(asyncio.Protocol):
     """Frames requests, bounds every phase, writes answers."""
 
     __slots__ = (
-        "_app", "_arrived", "_body_waiter", "_budget", "_chunked", "_listener", "_loop", "_waiter", "address",
-        "deadline", "due", "framer", "identity", "made", "peer", "phase", "requests", "task", "timed_out",
-        "transport", "untaken_since",
+        "_app", "_arrived", "_body_waiter", "_budget", "_listener", "_loop", "_waiter", "address", "deadline", "due",
+        "framer", "identity", "made", "peer", "phase", "requests", "task", "timed_out", "transport", "untaken_since",
     )  # fmt: skip
 
     def __init__(self, app: "Application", listener: "Listener", identity: "Identity", address: str) -> None:
@@ -58,29 +65,35 @@ class Connection(asyncio.Protocol):
         """Whether the handshake ended well, so that `connection_lost` will follow."""
         self.requests = 0
         self.timed_out = False
+        """Whether the task was cancelled because its request's deadline had come."""
         self.due = _NEVER
         self.deadline = _NEVER
         self.untaken_since: float | None = None
+        """When the last answer was handed to TLS, until the peer is known to have taken it."""
         self._arrived: Head | Reason | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._body_waiter: asyncio.Future[None] | None = None
         self._budget = limits.DISCARD_BYTES
-        self._chunked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """After the handshake: take the peer and wait for a first head."""
-        self.made = True
-        self.transport: asyncio.Transport = transport  # type: ignore[assignment]  # TLS transports are both ways
         self.peer = Peer.of(transport.get_extra_info("ssl_object"))
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]  # TLS transports are both ways
+        self.made = True
         self.due = self._loop.time() + limits.HEADERS_S
-        self._listener.opened(self)
         self.task = self._loop.create_task(self._run())
+        self._listener.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whatever runs for a peer that has gone is ended, which wipes it."""
+        """End what runs for a peer that has gone, which wipes it. An answered request may finish its record."""
+        if not self.made:
+            return
+        unanswered = self.phase is Phase.RUNNING
         self.phase = Phase.CLOSED
         self.due = _NEVER
-        self.task.cancel()
+        # One that has just arrived is taken up all the same, so that it too is counted and told.
+        if self._arrived is None and (unanswered or self._waiter is not None):
+            self.task.cancel()
         self._listener.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -94,25 +107,29 @@ class Connection(asyncio.Protocol):
         elif self.phase is Phase.DISCARD:
             self.framer.feed(data)
             self._budget -= len(data)
-            if self._budget < 0 or self._rest_arrived():
+            if self._budget < 0 or self._ran_out():
                 self._close()
 
     def _feed_head(self, data: bytes) -> None:
-        first_byte = not self.framer.started
+        if self.requests and not self.framer.started:
+            if unsent(self.transport):
+                # The answer before is not complete, since we still hold a part of it: a peer that asks on without
+                # reading would make us hold ever more.
+                self._listener.count_pipelined()
+                self._close()
+                return
+            self.due = self._loop.time() + limits.HEADERS_S
         try:
             block = self.framer.feed(data)
             if block is None:
-                if first_byte and self.requests:
-                    self.due = self._loop.time() + limits.HEADERS_S
                 return
             head = self._app.parse(block)
         except Refused as refused:
-            self.framer.expect(0, collect=False)
+            self.framer.expect(None, collect=False)
             self._arrived = refused.reason
         else:
-            length = head.length or 0
-            self._chunked = head.chunked
-            self.framer.expect(length, collect=length <= self._app.limits.max_body_bytes)
+            length = None if head.chunked else head.length or 0
+            self.framer.expect(length, collect=length is not None and length <= self._app.limits.max_body_bytes)
             self._arrived = head
         self.requests += 1
         self.phase = Phase.RUNNING
@@ -122,30 +139,29 @@ class Connection(asyncio.Protocol):
 
     async def _run(self) -> None:
         try:
-            await self._serve()
+            while await self._next():
+                await self._app.handle(self, self._take_up())
         finally:
-            # An answer that was given moved the phase on; a task that ended without one leaves nobody waiting.
+            # An answer moves the phase on; a task that ends without one leaves nobody waiting.
             if self.phase is Phase.RUNNING:
-                self.transport.abort()
+                self.abort()
 
-    async def _serve(self) -> None:
-        while True:
-            if self._arrived is None:
-                self._waiter = self._loop.create_future()
+    async def _next(self) -> bool:
+        """Wait for a request; return whether there is one. After the last answer there is none."""
+        if self._arrived is None and self.phase is Phase.HEAD:
+            self._waiter = self._loop.create_future()
+            try:
                 await self._waiter
+            finally:
                 self._waiter = None
-            arrived, self._arrived = self._arrived, None
-            ends = await self._app.handle(self, arrived)  # type: ignore[arg-type]  # the waiter was set with it
-            if self.framer.pipelined:
-                self._listener.count_pipelined()
-            if self.phase is Phase.CLOSED:
-                return
-            if ends:
-                self._end()
-                return
-            self.framer.next()
-            self.phase = Phase.HEAD
-            self.due = self._loop.time() + limits.IDLE_S
+        return self._arrived is not None
+
+    def _take_up(self) -> Head | Reason:
+        # Given away: the credential in a head must not stay here until the next one.
+        arrived, self._arrived = self._arrived, None
+        if arrived is None:
+            raise RuntimeError("no request has arrived")
+        return arrived
 
     async def read_body(self, until: float) -> bytes | bytearray:
         """Return the declared body. Raises `Refused(BODY_TIMEOUT)` when it is not complete at `until` (monotonic)."""
@@ -160,71 +176,95 @@ class Connection(asyncio.Protocol):
                 self._body_waiter = None
         return self.framer.body()
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Hand an answer to TLS, which has encrypted it when this returns.
+    def answer(self, data: bytes | memoryview, *, last: bool) -> None:
+        """Hand a whole answer to TLS, which has encrypted it when this returns. `last`: the connection ends with it.
 
-        Raises ConnectionResetError when the connection is gone: nothing was handed over.
+        Raises PeerGone when the connection is over; nothing was handed over then.
         """
-        if self.phase is Phase.CLOSED or self.transport.is_closing():
-            raise ConnectionResetError
+        if self.phase is not Phase.RUNNING or self.transport.is_closing():
+            raise PeerGone
         self.transport.write(data)
         if plaintext_left(self.transport):
-            self.transport.abort()
-            raise ConnectionResetError
-        if self.untaken_since is None:
-            self.untaken_since = self._loop.time()
+            self.abort()
+            raise PeerGone
+        self.untaken_since = self._loop.time()
+        if self.framer.pipelined:
+            self._listener.count_pipelined()
+        if not last:
+            self.framer.next()
+            self.phase = Phase.HEAD
+            self.due = self.untaken_since + limits.IDLE_S
+        elif self._ran_out():
+            self._close()
+        else:
+            # What still arrives is let in, a little, so that no reset overtakes the answer.
+            self.framer.drop()
+            self.phase = Phase.DISCARD
+            self.due = self.untaken_since + limits.DISCARD_S
+
+    def _ran_out(self) -> bool:
+        """Whether the peer has sent all that it announced, and nothing else."""
+        return self.framer.complete and not self.framer.pipelined
 
     def abort(self) -> None:
         """Reset the connection."""
-        self.transport.abort()
+        self.due = _NEVER
+        self.untaken_since = None
+        reset(self.transport)
 
-    def close_when_idle(self) -> None:
-        """Close at once if no byte of a request has arrived."""
-        if self.phase is Phase.HEAD and not self.framer.started:
-            self._close()
+    @property
+    def busy(self) -> bool:
+        """Whether a request runs or a part of an answer is still held in this process."""
+        return self.phase is Phase.RUNNING or unsent(self.transport) > 0
 
-    def _rest_arrived(self) -> bool:
-        return self.framer.complete and not self._chunked
-
-    def _end(self) -> None:
-        """After the last answer: let what still arrives run out, a little, so that no reset overtakes the answer."""
-        if not self._rest_arrived():
-            self.phase = Phase.DISCARD
-            self._budget -= self.framer.received
-            self.due = self._loop.time() + limits.DISCARD_S
-        else:
+    def close_unless_busy(self) -> None:
+        """Close at once if no request runs."""
+        if self.phase is Phase.HEAD or self.phase is Phase.DISCARD:
             self._close()
 
     def _close(self) -> None:
-        if unsent(self.transport):
+        self.framer.drop()
+        if untaken(self.transport):
             self.phase = Phase.CLOSING
             self.due = self._loop.time()
+            if self.untaken_since is None:
+                self.untaken_since = self.due
         else:
             self.phase = Phase.CLOSED
             self.due = _NEVER
-            self.transport.close()
+            if not self.transport.is_closing():
+                self.transport.close()
 
     def sweep(self, now: float) -> None:
         """Look at the bounds; called by the listener several times a second."""
-        if self.untaken_since is not None and now - self.untaken_since >= _LOOK_AFTER_S:
+        since = self.untaken_since
+        if since is not None and now - since >= _LOOK_AFTER_S:
             if not untaken(self.transport):
                 self.untaken_since = None
-            elif now - self.untaken_since >= limits.RESPONSE_S:
+            elif now >= since + limits.RESPONSE_S:
                 self._listener.count_close(Close.RESPONSE_TIMEOUT)
-                self.due = _NEVER
-                self.transport.abort()
-                return
+                self.abort()
+            elif now >= self.deadline and self.phase is not Phase.RUNNING:
+                self._listener.count_close(Close.DEADLINE_RESET)
+                self.abort()
         if now >= self.due:
             self._expire()
 
     def _expire(self) -> None:
         if self.phase is Phase.HEAD:
-            idle = self.requests and not self.framer.started
-            self._listener.count_close(Close.IDLE_TIMEOUT if idle else Close.HEADERS_TIMEOUT)
+            if self.framer.started or not self.requests:
+                self._listener.count_close(Close.HEADERS_TIMEOUT)
+            elif self.untaken_since is not None and untaken(self.transport):
+                self.due = self.untaken_since + limits.RESPONSE_S
+                return
+            else:
+                self._listener.count_close(Close.IDLE_TIMEOUT)
             self._close()
         elif self.phase is Phase.RUNNING:
-            self.due = _NEVER
-            self.timed_out = True
-            self.task.cancel()
-        elif self.phase is Phase.DISCARD or (self.phase is Phase.CLOSING and not unsent(self.transport)):
+            # The request before may still be writing its record; what waits behind it is cancelled once it runs.
+            if self._arrived is None:
+                self.due = self.deadline = _NEVER
+                self.timed_out = True
+                self.task.cancel()
+        else:
             self._close()

@@ -78,7 +78,7 @@ class Exchange:
         self._connection = connection
         self._head = head
         self._attempt = False
-        self.started = self._since = app.loop.time()
+        self.started = self._since = time.monotonic()
         self.stage = Stage.PARSE
         self.answered = False
         self.deadline = connection.deadline
@@ -89,15 +89,30 @@ class Exchange:
 
     def enter(self, stage: Stage) -> None:
         """Close the time of the stage before and enter `stage`."""
-        now = self._app.loop.time()
+        now = time.monotonic()
         self._app.metrics.observe(self.stage, now - self._since)
         self.stage, self._since = stage, now
 
+    def is_last(self) -> bool:
+        """Tell whether the connection ends with an answer given now, whatever the answer is."""
+        app, connection, head = self._app, self._connection, self._head
+        return (
+            head is None
+            or head.closes
+            or not connection.framer.complete
+            or connection.framer.pipelined
+            or connection.requests >= limits.REQUESTS_PER_CONNECTION
+            or app.gate is not Gate.OPEN
+            or connection.identity is not app.identity()
+        )
+
     def route(self) -> None:
-        """Judge the rows from `connection` to the unknown worker path, in order. Raises `Refused`."""
+        """Judge the rows from `Expect` to the unknown worker path, in order. Raises `Refused`."""
         app, head, peer = self._app, self._head, self._connection.peer
         if head is None:
-            raise Refused(Reason.INTERNAL)
+            raise Refused(Reason.MALFORMED)
+        if head.expects:
+            raise Refused(Reason.EXPECTATION)
         judge(peer, app.identity(), time.time())
         if not head.target.startswith("/"):
             raise Refused(Reason.INVALID_TARGET)
@@ -153,7 +168,7 @@ class Exchange:
 
     async def body(self, admitted: Admitted) -> bytes | bytearray:
         """Judge the headers in the contract's order, then wait for the declared body."""
-        audited = self._app.loop.time()
+        audited = time.monotonic()
         self.enter(Stage.HEADERS)
         head = self._head
         if head is None:
@@ -170,11 +185,15 @@ class Exchange:
         return await self._connection.read_body(audited + limits.BODY_S)
 
     async def send(self, permit: Permit, response: Response) -> None:
-        """Judge the peer and the fences by the clock once more, then hand head and body to TLS in one write."""
+        """Judge the peer and the fences by the clock once more, then hand head and body to TLS in one write.
+
+        Raises `Refused`, and `PeerGone` when nobody is there to take it.
+        """
         judge(self._connection.peer, self._app.identity(), time.time())
-        permit.check(self._app.loop.time())
-        head = answers.ok_head(response.length, self.request_id, close=self._app.closes(self._connection))
+        permit.check(time.monotonic())
+        last = self.is_last()
+        head = answers.ok_head(response.length, self.request_id, close=last)
         with response.framed(head) as answer:
-            self._connection.write(answer)
+            self._connection.answer(answer, last=last)
         self.answered = True
         self._app.metrics.delivered_bytes += response.length

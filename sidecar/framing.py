@@ -29,7 +29,7 @@ class Framer:
         self._rest = b""
         self._body: bytes | bytearray = b""
         self._collect = False
-        self._length = 0
+        self._length: int | None = 0
         self.awaiting_head = True
         self.received = 0
         """Bytes that arrived after the head."""
@@ -61,21 +61,29 @@ class Framer:
         self._rest = block[end:]
         return block[:end]
 
-    def expect(self, length: int, *, collect: bool) -> None:
-        """Say how many body bytes the head declared (0: none) and whether they are wanted or only counted."""
+    def expect(self, length: int | None, *, collect: bool) -> None:
+        """Say how many body bytes the head declared, and whether they are wanted or only counted.
+
+        None when nobody can tell where the request ends (no head, or chunks): then it is never `complete`.
+        """
         self._head = b""
         rest, self._rest = self._rest, b""
         self._length = length
-        self._collect = collect
-        if collect and len(rest) == length:
+        self._collect = collect and length is not None
+        if self._collect and len(rest) == length:
             # The usual request: head and body in one arrival, no second copy.
             self._body, self.received = rest, length
             return
-        self._body = bytearray(length) if collect else b""
+        self._body = bytearray(length or 0) if self._collect else b""
         self._take(rest)
 
+    def drop(self) -> None:
+        """Let go of the body: its request is over, although the rest of it may still arrive."""
+        self._body = b""
+        self._collect = False
+
     def _take(self, data: bytes) -> None:
-        if self._collect and self.received < self._length:
+        if self._collect and self._length is not None and self.received < self._length:
             part = data[: self._length - self.received]
             self._body[self.received : self.received + len(part)] = part  # type: ignore[index]  # a bytearray while it lacks bytes
         self.received += len(data)
@@ -83,12 +91,12 @@ class Framer:
     @property
     def complete(self) -> bool:
         """Whether the declared body has arrived."""
-        return self.received >= self._length
+        return self._length is not None and self.received >= self._length
 
     @property
     def pipelined(self) -> bool:
         """Whether bytes beyond the declared body have arrived."""
-        return self.received > self._length
+        return self._length is not None and self.received > self._length
 
     def body(self) -> bytes | bytearray:
         """Return the body, once `complete`."""

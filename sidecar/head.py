@@ -1,7 +1,7 @@
 """A request's head: aiohttp's C parser, then the rows that it lets through (contract 2 and 4, stage parse).
 
-What the parser refuses and what is refused here end in the same two rows; the parser's own error text, which echoes the
-request, goes nowhere.
+What the parser refuses and what is refused here end in one row; the parser's own error text, which echoes the request,
+goes nowhere.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 
 from provider import limits
@@ -19,8 +18,10 @@ from provider.outcomes import Reason, Refused
 # The parser tolerates empty lines before the request line, repeated spaces in it and other versions; we do not.
 _REQUEST_LINE: Final = re.compile(rb"[A-Z][A-Z-]{0,31} [\x21-\x7e]{1,%d} HTTP/1\.1\r\n" % limits.TARGET_BYTES)
 _ONCE: Final = frozenset((b"authorization", b"content-type", b"content-encoding", b"x-request-id"))
-_READ: Final = _ONCE | {b"traceparent", b"expect", b"upgrade", b"content-length"}
+_READ: Final = _ONCE | {b"traceparent", b"expect", b"upgrade", b"content-length", b"transfer-encoding"}
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+HAS_C_PARSER: Final = HttpRequestParser is not HttpRequestParserPy
+"""Whether aiohttp brought its C parser, without which nothing is served: the pure one accepts other things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,10 @@ class Head:
     length: int | None
     """Declared body bytes; None when none was declared or the body is chunked."""
     chunked: bool
+    expects: bool
+    """Whether there is an `Expect`."""
+    closes: bool
+    """Whether the peer asked that the connection end with the answer."""
     fields: dict[bytes, bytes]
 
 
@@ -41,15 +46,13 @@ class HeadParser:
     __slots__ = ("_loop", "_protocol")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises RuntimeError when aiohttp's C parser is missing: the pure one accepts other things."""
-        if HttpRequestParser is HttpRequestParserPy:
-            raise RuntimeError("aiohttp was installed without its C HTTP parser; install a wheel of it")
+        """Use the loop's time; nothing is awaited."""
         self._loop = loop
         # The parser wants a protocol to pause for bodies; it never sees a body.
         self._protocol = BaseProtocol(loop)
 
     def parse(self, block: bytes) -> Head:
-        """Parse one head, its empty line included. Raises `Refused` with MALFORMED or EXPECTATION."""
+        """Parse one head, its empty line included. Raises `Refused(MALFORMED)`."""
         if _REQUEST_LINE.match(block) is None:
             raise Refused(Reason.MALFORMED)
         parser = HttpRequestParser(
@@ -63,7 +66,7 @@ class HeadParser:
         )
         try:
             messages, _upgraded, tail = parser.feed_data(block)
-        except (HttpProcessingError, ValueError):
+        except Exception:  # noqa: BLE001 - whatever it is, it is the head's fault, and its text echoes the head
             raise Refused(Reason.MALFORMED) from None
         if len(messages) != 1 or tail:
             raise Refused(Reason.MALFORMED)
@@ -72,15 +75,26 @@ class HeadParser:
         for name, value in message.raw_headers:
             key = name.lower()
             if key in _READ:
-                if key in fields and key in _ONCE:
+                if key not in fields:
+                    fields[key] = value
+                elif key in _ONCE:
                     raise Refused(Reason.MALFORMED)
-                fields[key] = value
+                else:
+                    fields[key] += b"," + value
         if message.method == "CONNECT" or b"upgrade" in fields or message.upgrade:
             raise Refused(Reason.MALFORMED)
         declared = fields.get(b"content-length")
         if declared is not None and _DIGITS.fullmatch(declared) is None:
             raise Refused(Reason.MALFORMED)
-        if b"expect" in fields:
-            raise Refused(Reason.EXPECTATION)
-        length = None if declared is None or message.chunked else int(declared)
-        return Head(message.method, message.path, length, message.chunked, fields)
+        # The parser lets an empty transfer-encoding stand, also beside a content-length.
+        if b"transfer-encoding" in fields and (declared is not None or not message.chunked):
+            raise Refused(Reason.MALFORMED)
+        return Head(
+            method=message.method,
+            target=message.path,
+            length=None if declared is None else int(declared),
+            chunked=bool(message.chunked),
+            expects=b"expect" in fields,
+            closes=bool(message.should_close),
+            fields=fields,
+        )

@@ -4,16 +4,14 @@ import asyncio
 import errno
 import ipaddress
 import socket
-import ssl
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from provider import limits
 from provider.outcomes import Close
 from sidecar.app import Application
-from sidecar.connection import Connection, Phase
+from sidecar.connection import Connection
 from sidecar.identity import Identity
 from sidecar.metrics import Metrics
 
@@ -21,6 +19,8 @@ _SWEEP_S: Final = 0.05
 _BACKLOG: Final = 512
 _SHUTDOWN_S: Final = 1.0
 """TLS 1.3 peers need not answer a close_notify; longer than this is not waited."""
+_SETTLE_S: Final = 3.0
+"""How long stopping waits for cancelled requests to wipe and for answered ones to write their record."""
 _DESCRIPTOR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
@@ -56,8 +56,9 @@ def bind(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 # `::` alone is dual stack; beside an IPv4 address of the same name it must not take both.
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
-            # Inherited by what is accepted: the kernel drops a peer that acknowledges nothing of our answer.
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.RESPONSE_S * 1000))
+            # Inherited by what is accepted: the kernel drops a peer that acknowledges nothing. A little later than
+            # the sweep does, which counts it; what is left to the kernel are connections that we have closed.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.RESPONSE_S * 1000) + 1000)
             listening.bind(address)
             listening.listen(_BACKLOG)
     except OSError:
@@ -79,25 +80,22 @@ class Listener:
         self._limits = limits
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
-        self._open: dict[str, int] = {}
-        self._total = 0
-        self._handshakes: dict[asyncio.Task[None], str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._places: set[Connection] = set()
+        """Every connection that counts, before its handshake ended too."""
+        self._of_address: dict[str, int] = {}
+        self._handshakes: dict[Connection, asyncio.Task[None]] = {}
+        """Connections before the end of their handshake, the oldest first."""
+        self._serving: set[asyncio.Task[None]] = set()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._sweeping: asyncio.Task[None] | None = None
         self._sockets: list[socket.socket] = []
         self.connections: set[Connection] = set()
 
     def start(self, sockets: list[socket.socket]) -> None:
         """Begin to accept on bound sockets, and to sweep."""
         self._sockets = sockets
-        for listening in sockets:
-            _ = self._spawn(self._accept(listening))
-        _ = self._spawn(self._sweep())
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._accepting = [self._loop.create_task(self._accept(listening)) for listening in sockets]
+        self._sweeping = self._loop.create_task(self._sweep())
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
@@ -109,71 +107,82 @@ class Listener:
                 continue
             self._metrics.accepted += 1
             self._admit(accepted, address_key(address[0]))
+            # While connections queue, accepting does not suspend: requests take turns with a storm of them.
+            await asyncio.sleep(0)
 
     def _admit(self, accepted: socket.socket, key: str) -> None:
-        of_address = self._open.get(key, 0)
-        over = self._total >= self._limits.connections
-        if over or of_address >= self._limits.per_address:
+        over = len(self._places) >= self._limits.connections
+        if over or self._of_address.get(key, 0) >= self._limits.per_address:
             self.count_close(Close.CONNECTION_LIMIT if over else Close.ADDRESS_LIMIT)
             accepted.close()
             return
-        self._evict([task for task, of in self._handshakes.items() if of == key], self._limits.per_address)
+        self._evict([one for one in self._handshakes if one.address == key], self._limits.per_address)
         self._evict(list(self._handshakes), self._limits.connections)
-        self._open[key] = of_address + 1
-        self._total += 1
-        task = self._spawn(self._handshake(accepted, key))
-        self._handshakes[task] = key
+        connection = Connection(self._app, self, self._identity(), key)
+        self._places.add(connection)
+        self._of_address[key] = self._of_address.get(key, 0) + 1
+        task = self._loop.create_task(self._handshake(connection, accepted))
+        self._handshakes[connection] = task
+        # Not at the end of the task's own code: a task that is cancelled before its first step never runs it.
+        task.add_done_callback(lambda _: self._handshake_ended(connection, accepted))
+        self._count()
 
-    def _evict(self, handshaking: list[asyncio.Task[None]], limit: int) -> None:
+    def _evict(self, handshaking: list[Connection], limit: int) -> None:
         """Make room for one more before the end of its handshake: the oldest goes, not the new one."""
         if len(handshaking) >= max(1, limit // limits.HANDSHAKING_SHARE):
             self.count_close(Close.HANDSHAKE_EVICTED)
-            del self._handshakes[handshaking[0]]
-            handshaking[0].cancel()
+            self._handshakes.pop(handshaking[0]).cancel()
+            self._release(handshaking[0])
 
-    async def _handshake(self, accepted: socket.socket, key: str) -> None:
-        identity = self._identity()
-        connection = Connection(self._app, self, identity, key)
-        self._metrics.handshaking += 1
+    async def _handshake(self, connection: Connection, accepted: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=identity.context,
+                ssl=connection.identity.context,
                 ssl_handshake_timeout=limits.HANDSHAKE_S,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
         except (ConnectionAbortedError, TimeoutError):
             self.count_close(Close.HANDSHAKE_TIMEOUT)
-        except (OSError, ssl.SSLError):
+        except OSError:  # TLS errors are among them
             self.count_close(Close.HANDSHAKE_FAILED)
-        finally:
-            self._metrics.handshaking -= 1
-            task = asyncio.current_task()
-            if task is not None:
-                self._handshakes.pop(task, None)
-            if not connection.made:
-                accepted.close()
-                self._release(key)
+
+    def _handshake_ended(self, connection: Connection, accepted: socket.socket) -> None:
+        self._handshakes.pop(connection, None)
+        if not connection.made:
+            accepted.close()
+            self._release(connection)
+        self._count()
 
     def opened(self, connection: Connection) -> None:
-        """Count a connection whose handshake is done."""
+        """Take over a connection whose handshake is done; it is not evicted any more."""
+        self._handshakes.pop(connection, None)
         self.connections.add(connection)
-        self._metrics.connections = len(self.connections)
+        self._serving.add(connection.task)
+        connection.task.add_done_callback(self._serving.discard)
+        self._count()
 
     def closed(self, connection: Connection) -> None:
-        """Count a connection out; its places are free again."""
+        """Forget a connection; its places are free again."""
         self.connections.discard(connection)
-        self._metrics.connections = len(self.connections)
-        self._release(connection.address)
+        self._release(connection)
+        self._count()
 
-    def _release(self, key: str) -> None:
-        self._total -= 1
-        left = self._open[key] - 1
+    def _release(self, connection: Connection) -> None:
+        """Give the places of a connection back, once."""
+        if connection not in self._places:
+            return
+        self._places.remove(connection)
+        left = self._of_address[connection.address] - 1
         if left:
-            self._open[key] = left
+            self._of_address[connection.address] = left
         else:
-            del self._open[key]
+            del self._of_address[connection.address]
+
+    def _count(self) -> None:
+        self._metrics.connections = len(self.connections)
+        self._metrics.handshaking = len(self._handshakes)
 
     def count_close(self, cause: Close) -> None:
         """Count a silent close."""
@@ -190,34 +199,36 @@ class Listener:
             now = self._loop.time()
             self._metrics.loop_lag_s = max(self._metrics.loop_lag_s, now - before - _SWEEP_S)
             for connection in tuple(self.connections):
-                connection.sweep(now)
+                try:
+                    connection.sweep(now)
+                except Exception:  # noqa: BLE001 - one connection gone wrong must not lift the bounds of all others
+                    connection.abort()
 
     async def drain(self, limit_s: float) -> None:
-        """Let running requests finish within `limit_s` seconds, then reset what still runs and wait for its wipe."""
+        """Let running requests finish within `limit_s` seconds, then reset what still runs."""
         end = self._loop.time() + limit_s
         # Looking is simpler than telling: nothing on the request path has to know of a drain.
-        while self._loop.time() < end and any(c.phase is Phase.RUNNING for c in self.connections):  # noqa: ASYNC110
+        while self._loop.time() < end and any(one.busy for one in self.connections):  # noqa: ASYNC110
             await asyncio.sleep(_SWEEP_S / 5)
-        left = [c for c in self.connections if c.phase is Phase.RUNNING]
-        for connection in left:
+        for connection in [one for one in self.connections if one.busy]:
             self.count_close(Close.DRAIN_RESET)
             connection.abort()
-            connection.task.cancel()
-        if left:
-            await asyncio.wait([connection.task for connection in left], timeout=1)
 
     async def stop(self) -> None:
-        """Close the sockets, then every connection, an answer on its way included once it is in the kernel."""
-        for task in tuple(self._tasks):
+        """Close the sockets, then every connection, and wait until what ran for them has wiped what it held."""
+        for task in (*self._accepting, *self._handshakes.values()):
             task.cancel()
         for listening in self._sockets:
             listening.close()
         for connection in tuple(self.connections):
-            connection.close_when_idle()
+            connection.close_unless_busy()
         end = self._loop.time() + _SHUTDOWN_S
         while self.connections and self._loop.time() < end:  # noqa: ASYNC110 - as in drain
             await asyncio.sleep(_SWEEP_S / 5)
         for connection in tuple(self.connections):
-            with suppress(OSError):
-                connection.abort()
+            connection.abort()
         await asyncio.sleep(0)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=_SETTLE_S)
+        if self._sweeping is not None:
+            self._sweeping.cancel()

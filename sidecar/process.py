@@ -18,11 +18,18 @@ from sidecar.compose import Provider, StartFault, StartFaults, Store, prepare_id
 from sidecar.config import Config
 from sidecar.events import Events
 from sidecar.exchange import AppLimits, Gate
+from sidecar.head import HAS_C_PARSER
 from sidecar.listener import ConnectionLimits, Listener, bind
 from sidecar.metrics import Metrics
 from sidecar.reload import IdentityHolder, watch
 from sidecar.shield import Shield, ShieldLimits
 
+_NO_C_PARSER: Final = StartFault(
+    "http_parser_missing",
+    "aiohttp",
+    "runs without its C HTTP parser, and the other one accepts what must be refused",
+    "Install a wheel of it, and unset AIOHTTP_NO_EXTENSIONS.",
+)
 _STATES: Final = {"ok": 1.0, "off": 1.0, "failed": 0.0}
 
 
@@ -31,6 +38,8 @@ async def serve(config: Config, events: Events) -> None:
     metrics = Metrics()
     pool = BufferPool()
     faults: list[StartFault] = []
+    if not HAS_C_PARSER:
+        faults.append(_NO_C_PARSER)
     provider = prepare_provider(config, pool, metrics, lambda: _die(events), faults)
     holder = prepare_identity(config, events.emit, faults)
     store = prepare_store(config, metrics, faults)
