@@ -7,10 +7,10 @@ from urllib.parse import unquote
 
 from sidecar.reading import Reading
 from sidecar.secret_file import SecretFileFault, read_secret_file
+from sidecar.variable_rules import URL
 from sidecar.variables import BY_NAME, LOGIN, POOL
 
 _PARTS: Final = ("HOST", "PORT", "DATABASE", "USER", "PASSWORD", "PASSWORD_FILE")
-_FORM: Final = "postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE"
 # What separates parts stands inside a part only as an escape: then no driver can read another host out of it.
 _CHARACTER: Final = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9._~!$&'()*+,;=-])"
 _SHAPE: Final = re.compile(
@@ -120,7 +120,9 @@ def _from_url(reading: Reading, url: str) -> _Login:
         "PASSWORD": parts.get("password", ""),
     }
     if not all(text and BY_NAME[LOGIN + part].rule.read(text) is not None for part, text in named.items()):
-        reading.fault(f"{LOGIN}URL", f"is not {_FORM}", "Correct it, and percent-encode what is special inside a part.")
+        reading.fault(
+            f"{LOGIN}URL", f"is not {URL.wants}", "Correct it, and percent-encode what is special inside a part."
+        )
         return _NOBODY
     password = Password(named["PASSWORD"], None)
     return named["HOST"], int(named["PORT"]), named["DATABASE"], named["USER"], password

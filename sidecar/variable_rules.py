@@ -136,7 +136,7 @@ def _is_application(text: str) -> bool:
     return _PRINTABLE.fullmatch(text) is not None
 
 
-def _is_secret(text: str) -> bool:
+def _has_no_nul(text: str) -> bool:
     return "\0" not in text
 
 
@@ -152,5 +152,7 @@ ROOT: Final = Text(f"an absolute, normalised path of at most {ROOT_PATH_BYTES} b
 REPLICA: Final = Text("1 to 128 characters without control characters", _is_replica)
 IDENTIFIER: Final = Text(f"1 to {IDENTIFIER_BYTES} bytes of UTF-8 without control characters", _is_identifier)
 APPLICATION: Final = Text(f"1 to {IDENTIFIER_BYTES} printable ASCII characters", _is_application)
-SECRET: Final = Text("a text without NUL", _is_secret)
-"""Judged further where it is used; nothing more may be said of it."""
+PEPPER: Final = Text("43 characters of base64url", _has_no_nul)
+PASSWORD: Final = Text("a text without NUL", _has_no_nul)
+URL: Final = Text("postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE", _has_no_nul)
+"""These three are judged further where they are read."""

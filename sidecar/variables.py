@@ -14,10 +14,10 @@ from sidecar.variable_rules import (
     FLAG,
     HOST,
     IDENTIFIER,
+    PASSWORD,
     PORT,
     REPLICA,
     ROOT,
-    SECRET,
     SERVER_NAME,
     OneOf,
     Rule,
@@ -151,7 +151,6 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _identity("CLIENT_CRL", "One current CRL in PEM for each CA of the client CA file.", required=False),
     _pepper(
         f"{CREDENTIAL}PEPPER",
-        SECRET,
         f"43 characters of base64url. Exactly one of it and `{CREDENTIAL}PEPPER_FILE`.",
         ours=False,
     ),
@@ -176,7 +175,6 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _providing("AUTHORITY_FILE", FILE, "Store made by `secret-sidecar authority init`.", Only.SQLITE, ours=True),
     _postgres(
         f"{LOGIN}URL",
-        SECRET,
         None,
         "`postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE` without parameters, in place of the six below.",
     ),
@@ -184,7 +182,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _postgres(f"{LOGIN}PORT", Whole(1, 65_535), "5432", "Port of the server."),
     _postgres(f"{LOGIN}DATABASE", IDENTIFIER, None, "Database."),
     _postgres(f"{LOGIN}USER", IDENTIFIER, None, "A login with the rights of `ql3_secret_sidecar` and no more."),
-    _postgres(f"{LOGIN}PASSWORD", SECRET, None, f"Password. Exactly one of it and `{LOGIN}PASSWORD_FILE`."),
+    _postgres(f"{LOGIN}PASSWORD", PASSWORD, None, "Password of the login."),
     _postgres(
         f"{LOGIN}PASSWORD_FILE", FILE, None, "File that holds the password, read for every new connection.", ours=True
     ),
