@@ -24,10 +24,12 @@ def create(path: str, *, receipts: bool = False) -> None:
         _touch(temporary)
         try:
             with closing(connect(temporary)) as connection:
+                connection.execute("BEGIN")
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 apply_after(connection, 0)
                 if receipts:
                     add_receipts(connection)
+                connection.execute("COMMIT")
                 # Last, so that everything above stands in the file itself and no log has to be carried along.
                 connection.execute("PRAGMA journal_mode = WAL")
             os.link(temporary, path)

@@ -43,7 +43,7 @@ class World:
 
     path: Path
     now_ms: int
-    """The moment it was made, on the machine's clock; everything is good from a minute before until ten after."""
+    """The moment it was made, on the machine's clock; everything is good from a minute before until an hour after."""
     refs: tuple[SecretRef, ...]
     bundle: SecretRef | None
     rows: Mapping[str, Row]
@@ -123,7 +123,7 @@ def plan(refs: Sequence[SecretRef], bundle: SecretRef | None = None) -> dict[str
 def facts(now_ms: int, refs: Sequence[SecretRef], bundle: SecretRef | None = None) -> dict[str, Row]:
     """Return the one row of each of the six tables of a valid world."""
     lease_digest = hashlib.sha256(LEASE_TOKEN.encode()).hexdigest()
-    until = now_ms + 10 * MINUTE_MS
+    until = now_ms + 60 * MINUTE_MS
     task_revision = f"qltd:v1:1:{SOURCE_DIGEST}"
     pepper = Pepper.parse(PEPPER_TEXT)
     return {
@@ -226,13 +226,16 @@ def offer(rows: Mapping[str, Row], refs: Sequence[SecretRef], bundle: SecretRef 
 def build_world(
     path: Path, *, refs: int | Sequence[SecretRef] = 1, bundle: SecretRef | None = None, receipts: bool = False
 ) -> World:
-    """Make a new store file at `path` that holds a valid world, good for ten minutes from now."""
+    """Make a new store file at `path` that holds a valid world, good for an hour from now."""
     chosen = default_refs(refs) if isinstance(refs, int) else tuple(refs)
     now_ms = time.time_ns() // 1_000_000
     rows = facts(now_ms, chosen, bundle)
     sqlite_make.create(str(path), receipts=receipts)
     world = World(path, now_ms, chosen, bundle, rows, offer(rows, chosen, bundle))
-    for table, row in rows.items():
-        marks = ", ".join("?" * len(row))
-        world.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        for table, row in rows.items():
+            marks = ", ".join("?" * len(row))
+            connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+        connection.execute("COMMIT")
     return world
