@@ -15,7 +15,7 @@ _PARTS: Final = ("HOST", "PORT", "DATABASE", "USER", "PASSWORD", "PASSWORD_FILE"
 _CHARACTER: Final = r"(?:%[0-9A-Fa-f]{2}|[A-Za-z0-9._~!$&'()*+,;=-])"
 _SHAPE: Final = re.compile(
     rf"postgres(?:ql)?://(?P<user>{_CHARACTER}+):(?P<password>(?:{_CHARACTER}|:)+)"
-    r"@(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]+))?"
+    r"@(?:\[(?P<address>[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]+))?"
     rf"/(?P<database>{_CHARACTER}+)"
 )
 

@@ -15,10 +15,12 @@ from sidecar.variable_rules import (
     HOST,
     IDENTIFIER,
     PASSWORD,
+    PEPPER,
     PORT,
     REPLICA,
     ROOT,
     SERVER_NAME,
+    URL,
     OneOf,
     Rule,
     Whole,
@@ -149,11 +151,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _identity("CERTIFICATE", "Certificate in PEM: the leaf, then its intermediates."),
     _identity("CLIENT_CA", "1 to 16 client CAs in PEM."),
     _identity("CLIENT_CRL", "One current CRL in PEM for each CA of the client CA file.", required=False),
-    _pepper(
-        f"{CREDENTIAL}PEPPER",
-        f"43 characters of base64url. Exactly one of it and `{CREDENTIAL}PEPPER_FILE`.",
-        ours=False,
-    ),
+    _pepper(f"{CREDENTIAL}PEPPER", PEPPER, "The pepper under which credentials are digested.", ours=False),
     _pepper(f"{CREDENTIAL}PEPPER_FILE", FILE, "File that holds the pepper.", ours=True),
     _pepper(
         f"{SIDECAR}PREVIOUS_PEPPER_FILE",
@@ -173,11 +171,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "AUTHORITY", _STORES, "Kind of the authority store; `sqlite` is for one replica.", Only.ALWAYS, ours=True
     ),
     _providing("AUTHORITY_FILE", FILE, "Store made by `secret-sidecar authority init`.", Only.SQLITE, ours=True),
-    _postgres(
-        f"{LOGIN}URL",
-        None,
-        "`postgresql://USER:PASSWORD@HOST[:PORT]/DATABASE` without parameters, in place of the six below.",
-    ),
+    _postgres(f"{LOGIN}URL", URL, None, "Server and login in one, in place of the six below."),
     _postgres(f"{LOGIN}HOST", HOST, None, "Address or name of the server."),
     _postgres(f"{LOGIN}PORT", Whole(1, 65_535), "5432", "Port of the server."),
     _postgres(f"{LOGIN}DATABASE", IDENTIFIER, None, "Database."),
