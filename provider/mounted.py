@@ -75,6 +75,7 @@ class MountedFiles:
         self._opener = opener or choose_opener()
         self._mounts = MountTable()
         self._readers = Readers(on_fatal or (lambda: None))
+        self._last_local: bool | None = None
         self._lock = threading.Lock()  # reader threads count too
         self._opens = self._drift = self._retries = self._unavailable = 0
 
@@ -92,8 +93,11 @@ class MountedFiles:
     def inline(self) -> bool:
         """Tell whether `resolve` will complete without suspending: the root is of a local kind, or is not there.
 
-        Never waits for the root's file system, only for that of a parent directory.
+        Never waits for the root's file system, only for that of a parent directory. While no mount changes it says what
+        was found last: it only chooses places and timers beforehand, and `resolve` judges the root that it opens.
         """
+        if self._last_local is not None and self._mounts.is_settled():
+            return self._last_local
         try:
             with Descriptors() as held:
                 return self._enter(held).local
@@ -149,7 +153,8 @@ class MountedFiles:
         try:
             held.append(open_root(self._path))
             mount = mount_id(held[0])
-            return _Root(held[0], mount, self._mounts.is_local(mount))
+            self._last_local = local = self._mounts.is_local(mount)
+            return _Root(held[0], mount, local)
         except OSError:
             raise Refused(Reason.ROOT_UNAVAILABLE) from None
 

@@ -57,11 +57,15 @@ class MountTable:
         A mount that the table does not show counts as not local. Raises OSError when the table cannot be read.
         """
         table = self._table()
-        if self._changes.poll(0):
-            self._kinds.clear()
-        if not self._kinds:
+        if not self.is_settled():
             self._kinds = {int(number): kind for number, kind in _MOUNT.findall(_whole(table))}
         return self._kinds.get(mount) in LOCAL_KINDS
+
+    def is_settled(self) -> bool:
+        """Tell whether the mounts are still those of the last answer."""
+        if self._descriptor is not None and self._changes.poll(0):
+            self._kinds.clear()
+        return bool(self._kinds)
 
     def _table(self) -> int:
         if self._descriptor is None:

@@ -147,7 +147,7 @@ async def deliver(exchange: Exchange, ports: Ports) -> None:
         async with ports.authority.hold(admitted.principal, command, exchange.deadline, slow_material=slow) as hold:
             authority = verify(admitted.principal, exchange.session_id, command, hold)
             exchange.enter(Stage.PROVIDER)
-            batch = custody.enter_context(await _material(ports.provider, authority, exchange.deadline))
+            batch = custody.enter_context(await _material(ports.provider, authority, exchange.deadline, slow=slow))
             _hold_to(authority, batch)
             given = () if ports.receipt_key is None else receipts.draw(ports.receipt_key, batch)
             # Encoded before COMMIT: an answer over its limit leaves no receipt of a release that never was.
@@ -183,9 +183,9 @@ async def admit(exchange: Exchange, ports: Ports) -> Admitted:
     return Admitted(_SEAL, principal)
 
 
-async def _material(provider: SecretProvider, authority: Authority, deadline: float) -> Batch:
+async def _material(provider: SecretProvider, authority: Authority, deadline: float, *, slow: bool) -> Batch:
     """Resolve within 2 s (contract 6.7); an inline provider cannot be interrupted and needs no timer."""
-    if provider.inline():
+    if not slow:
         return await provider.resolve(authority, deadline)
     try:
         async with asyncio.timeout(limits.MATERIAL_S):
