@@ -18,6 +18,7 @@ COMMANDS: Final[dict[str, str]] = {
     "ref": "encode, decode and hash SecretRefs",
     "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
     "fetch": "fetch the secrets of an offer, as a worker does",
+    "exec": "run a command with the secrets of an offer, and leave nothing behind",
 }
 """Every command and its line of help; `sidecar/cli/<command>.py` has `configure(parser)` and `run(args) -> int`."""
 

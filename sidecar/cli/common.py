@@ -26,6 +26,8 @@ class Exit(IntEnum):
     TLS = 76
     DENIED = 77
     CONFIGURATION = 78
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
 
 
 class Fault(Exception):
