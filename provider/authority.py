@@ -17,6 +17,8 @@ from provider.refs import SecretRef
 from provider.snapshot import Attempt, Credential, Lease, Run, Session, Snapshot
 
 _SEAL: Final = object()
+_TEXT: Final = frozenset((str, type(None)))
+_NUMBER: Final = frozenset((int, type(None)))
 
 
 class Tenure:
@@ -194,7 +196,7 @@ def verify(principal: Principal, session_id: str, command: Command, hold: Hold) 
     # 4. the faults of plan and task_revision
     if run.task_revision != f"qltd:v1:{revision.source_revision}:{revision.source_content_digest}":
         raise Refused(Reason.AUTHORITY_STORE)
-    secret_refs, bundle_refs = plan_refs(revision, command.project_id)
+    secret_refs, bundle_refs = plan_refs(revision, command.project_id, command.secret_refs + command.bundle_refs)
     # 5. the scope
     if not (
         _same_digest(revision.content_digest, command.execution_digest)
@@ -220,9 +222,7 @@ def _typed(attempt: Attempt, run: Run, lease: Lease, session: Session, credentia
         lease.version, lease.lease_generation, lease.worker_generation, lease.expires_at_ms, session.generation,
         session.lease_expires_at_ms, credential.version, credential.not_before_at_ms, credential.expires_at_ms,
     )  # fmt: skip
-    return all(type(text) is str or text is None for text in texts) and all(
-        type(number) is int or number is None for number in numbers
-    )
+    return _TEXT.issuperset(map(type, texts)) and _NUMBER.issuperset(map(type, numbers))
 
 
 def _same_digest(stored: object, asked: str) -> bool:

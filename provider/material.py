@@ -7,7 +7,6 @@ batch lives, and never as `str` or `bytes`.
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -121,9 +120,10 @@ class Batch:
         # Zeros first: nothing that could go wrong with a view may come before them.
         self._buffer.wipe()
         for room in self._rooms:
-            # A thread may be reading into it still: what it brings reaches nobody, as the memory is not used again.
-            with suppress(BufferError):
+            try:  # noqa: SIM105 - `suppress` costs more than the release, for every value
                 room.release()
+            except BufferError:
+                pass  # a thread reads into it still: what it brings reaches nobody, the memory is not used again
         self._buffer.release()
 
     def __enter__(self) -> Self:

@@ -63,9 +63,10 @@ class Buffer:
         self.wipe()
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
-            # A view that C code still holds cannot be released; the pool sees that the mapping is lent.
-            with suppress(BufferError):
+            try:  # noqa: SIM105 - `suppress` would cost as much as the rest of this method
                 self.view.release()
+            except BufferError:
+                pass  # a view that C code still holds cannot be released; the pool sees that the mapping is lent
             self._pool.give_back(mapping)
 
     def __enter__(self) -> Self:
@@ -78,8 +79,9 @@ class Buffer:
 
     def __del__(self) -> None:
         # A last resort for an owner that was dropped; every owner in this project releases on its own.
-        with suppress(Exception):
-            self.release()
+        if self._mapping is not None:
+            with suppress(Exception):
+                self.release()
 
     def __repr__(self) -> str:
         return "<Buffer>"

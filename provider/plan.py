@@ -4,11 +4,12 @@ Only the refs are taken from it. Whatever is not as the contract says makes the 
 """
 
 import json
+from collections.abc import Iterable
 from typing import Final, NoReturn
 
 from provider import limits
 from provider.outcomes import Reason, Refused
-from provider.refs import SecretRef
+from provider.refs import InvalidRef, SecretRef
 from provider.snapshot import Revision
 
 PLAN_SCHEMA: Final = "qinglong/command-execution@v1"
@@ -18,27 +19,32 @@ _PUBLIC_KEYS: Final = frozenset(("name", "kind", "value"))
 _SECRET_KEYS: Final = frozenset(("name", "kind", "secretRef"))
 
 
-def plan_refs(revision: Revision, project_id: str) -> tuple[tuple[SecretRef, ...], tuple[SecretRef, ...]]:
+def plan_refs(
+    revision: Revision, project_id: str, known: Iterable[SecretRef] = ()
+) -> tuple[tuple[SecretRef, ...], tuple[SecretRef, ...]]:
     """Return the plan's secret refs in stored order, first occurrence only, and its bundle ref.
 
-    Raises `Refused(AUTHORITY_STORE)` for every fault of contract 6.5: the store then has no usable answer.
+    `known` are refs that were parsed already: a text among theirs is not parsed again. Raises
+    `Refused(AUTHORITY_STORE)` for every fault of contract 6.5: the store then has no usable answer.
     """
     try:
-        return _refs(revision, project_id)
+        return _refs(revision, project_id, {ref.text: ref for ref in known})
     except (ValueError, RecursionError):
         refused = Refused(Reason.AUTHORITY_STORE)
     raise refused  # outside the handler, as its context would be an exception that holds the plan
 
 
-def _refs(revision: Revision, project_id: str) -> tuple[tuple[SecretRef, ...], tuple[SecretRef, ...]]:
+def _refs(
+    revision: Revision, project_id: str, known: dict[str, SecretRef]
+) -> tuple[tuple[SecretRef, ...], tuple[SecretRef, ...]]:
     """The same, with a ValueError (InvalidRef is one) or a RecursionError for each fault."""
     if revision.plan_schema != PLAN_SCHEMA or not isinstance(revision.plan_json, str):
         raise ValueError
     plan = _PLAN.decode(revision.plan_json)
     if not isinstance(plan, dict) or not _PLAN_REQUIRED <= plan.keys() <= _PLAN_KEYS:
         raise ValueError
-    secret_refs = _environment_refs(plan["environment"])
-    bundle_refs = (SecretRef.parse(plan["environmentBundleRef"]),) if "environmentBundleRef" in plan else ()
+    secret_refs = _environment_refs(plan["environment"], known)
+    bundle_refs = (_ref(plan["environmentBundleRef"], known),) if "environmentBundleRef" in plan else ()
     if any(ref.project_id != project_id for ref in secret_refs + bundle_refs):
         raise ValueError
     if any(ref.version is None for ref in bundle_refs) or len(secret_refs) > limits.SECRET_REFS:
@@ -46,11 +52,17 @@ def _refs(revision: Revision, project_id: str) -> tuple[tuple[SecretRef, ...], t
     return secret_refs, bundle_refs
 
 
-def _environment_refs(environment: object) -> tuple[SecretRef, ...]:
+def _ref(text: object, known: dict[str, SecretRef]) -> SecretRef:
+    if not isinstance(text, str):
+        raise InvalidRef
+    return known.get(text) or SecretRef.parse(text)
+
+
+def _environment_refs(environment: object, known: dict[str, SecretRef]) -> tuple[SecretRef, ...]:
     if not isinstance(environment, list):
         raise ValueError
     names: set[str] = set()
-    refs: dict[SecretRef, None] = {}
+    refs: dict[str, SecretRef] = {}
     for entry in environment:
         if not isinstance(entry, dict):
             raise ValueError
@@ -59,10 +71,11 @@ def _environment_refs(environment: object) -> tuple[SecretRef, ...]:
             raise ValueError
         names.add(name)
         if kind == "secret" and entry.keys() == _SECRET_KEYS:
-            refs.setdefault(SecretRef.parse(entry["secretRef"]))
+            ref = _ref(entry["secretRef"], known)
+            refs[ref.text] = ref
         elif kind != "public" or entry.keys() != _PUBLIC_KEYS:
             raise ValueError
-    return tuple(refs)
+    return tuple(refs.values())
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
