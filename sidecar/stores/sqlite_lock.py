@@ -47,6 +47,11 @@ class WriteLock:
         self.wait_s = 0.0
         """Seconds they waited, all together."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether no writer of this process has the lock or waits for it."""
+        return self._line.idle
+
     async def take(
         self, connection: sqlite3.Connection, statement: str, values: Values = (), deadline: float | None = None
     ) -> None:

@@ -13,11 +13,17 @@ class Store(CredentialStore, AuditLog, AuthorityStore, Protocol):
 class Bed(Protocol):
     """A store that serves a valid world with one row in each of the six tables, receipts on."""
 
-    store: Store
-    world: World
-    """What is in the store and what its worker knows. The suite uses no method of it that reaches a file."""
-    untyped: bool
-    """Whether a column takes a value of any type."""
+    @property
+    def store(self) -> Store:
+        """The store under test."""
+
+    @property
+    def world(self) -> World:
+        """What is in the store and what its worker knows. The suite uses no method of it that reaches a file."""
+
+    @property
+    def untyped(self) -> bool:
+        """Whether a column takes a value of any type."""
 
     async def change(self, table: str, **columns: object) -> None:
         """Change columns of every row of a table, as another program would, and commit."""

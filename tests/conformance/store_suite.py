@@ -14,7 +14,15 @@ from provider.pipeline import AuditRecord
 from provider.receipts import Receipt
 from tests.conformance.bed import Bed
 from tests.conformance.cases import (
-    CHANGED, FENCED, FOUND_BY, KEYS, NULL_REASONS, SECOND_REVISION, STORE, UNCOMPARED, Case,
+    CHANGED,
+    FENCED,
+    FOUND_BY,
+    KEYS,
+    NULL_REASONS,
+    SECOND_REVISION,
+    STORE,
+    UNCOMPARED,
+    Case,
 )  # fmt: skip
 from tests.kit.world import CREDENTIAL_ID, WORKER_ID, facts
 
@@ -272,5 +280,3 @@ class StoreSuite:
             assert await asyncio.gather(*tasks, return_exceptions=True) != []
             assert all(task.cancelled() for task in tasks)
             await ask(bed)
-
-
