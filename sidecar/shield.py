@@ -46,14 +46,14 @@ class Shield:
     def retry_after(self, peer: bytes) -> int | None:
         """Return None when this peer may try, otherwise whole seconds to the end of the window, at least 1.
 
-        Once a peer has failed in the window, its attempts in progress count as spent.
+        Once a peer has failed in the window, its attempts in progress count as spent, from both budgets.
         """
         now = self._roll()
         failures = self._failed.get(peer, 0)
         if not failures:
             return None
-        spent = failures + self._busy.get(peer, 0)
-        if spent < self._limits.per_peer and self._spent < self._limits.all_peers:
+        busy = self._busy.get(peer, 0)
+        if failures + busy < self._limits.per_peer and self._spent + busy < self._limits.all_peers:
             return None
         self.refused += 1
         return max(1, math.ceil(self._window_end - now))
