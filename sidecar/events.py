@@ -6,9 +6,11 @@ lines are dropped and counted.
 
 import json
 import os
+import select
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Final
 
 from sidecar.answers import timestamp
@@ -29,6 +31,7 @@ FIELDS: Final = frozenset((
 
 _QUEUE_LINES: Final = 10_000
 _BATCH_S: Final = 0.02
+_NEWLINE: Final = 0x0A
 _write: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -44,30 +47,40 @@ class Events:
         self._wake = threading.Event()
         self._ending = False
         self._thread: threading.Thread | None = None
-        self.dropped = 0
-        """Lines lost to a full queue or a broken output."""
+        # One number for each thread that counts.
+        self._overflowed = 0
+        self._lost = 0
+        self._told = 0
+        self._torn = b""
+
+    @property
+    def dropped(self) -> int:
+        """Lines lost to a full queue or a broken output. Once lines flow again, an event tells the number, too."""
+        return self._overflowed + self._lost
 
     def emit(self, event: str, level: str = "info", **fields: object) -> None:
         """Queue one line. Raises ValueError for an event or field outside the white list."""
         if event not in EVENTS or not fields.keys() <= FIELDS:
             raise ValueError("event or field outside the white list")
         if len(self._lines) >= _QUEUE_LINES:
-            self.dropped += 1
+            self._overflowed += 1
             return
-        line = {
+        self._lines.append(self._line(event, level, fields))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+            self._thread.start()
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def _line(self, event: str, level: str, fields: Mapping[str, object]) -> str:
+        return _write({
             **self._fixed,
             "level": level,
             "event": event,
             "replicaId": self._replica_id,
             "timestamp": timestamp(),
             **fields,
-        }
-        self._lines.append(_write(line))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-            self._thread.start()
-        if not self._wake.is_set():
-            self._wake.set()
+        })  # fmt: skip
 
     def _run(self) -> None:
         while True:
@@ -82,14 +95,27 @@ class Events:
 
     def _write(self) -> None:
         batch = []
+        dropped = self.dropped
         while self._lines:
             batch.append(self._lines.popleft())
-        data = memoryview("".join(f"{line}\n" for line in batch).encode())
+        if batch and dropped > self._told:
+            batch.append(self._line("events_dropped", "error", {"dropped": dropped}))
+        whole = self._torn + "".join(f"{line}\n" for line in batch).encode()
+        left = memoryview(whole)
         try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            while left:
+                try:
+                    left = left[os.write(self._descriptor, left) :]
+                except BlockingIOError:  # whoever shares our output has made it non-blocking
+                    select.select((), (self._descriptor,), ())
         except OSError:
-            self.dropped += len(batch)
+            # What follows the torn line, if anything ever does, begins a line of its own.
+            written = len(whole) - len(left)
+            if written:
+                self._torn = b"" if whole[written - 1] == _NEWLINE else b"\n"
+            self._lost += min(bytes(left).count(_NEWLINE), len(batch))
+        else:
+            self._torn, self._told = b"", dropped
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Flush and stop the thread; gives up on a stalled output after `timeout_s`."""
