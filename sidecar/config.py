@@ -144,7 +144,6 @@ def child_environment(values: Mapping[str, str]) -> dict[str, str]:
 def _config(reading: Reading) -> Config:
     """Read everything. What is returned may hold stand-ins until `reading` is found without fault."""
     reading.refuse_unknown()
-    reading.refuse_empty()
     provider = _provider(reading)
     store = _store(reading)
     config = Config(

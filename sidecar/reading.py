@@ -105,11 +105,6 @@ class Reading:
         value = self._value(name)
         return value if isinstance(value, str) else None
 
-    def refuse_empty(self) -> None:
-        """Note a fault for every variable that is empty and may not be, those of choices not taken included."""
-        for variable in VARIABLES:
-            self.given(variable.name)
-
     def refuse_not_chosen(self, only: Only) -> None:
         """Note a fault for every variable that is set and counts only with a choice that was not taken."""
         for name in self._given_of(only):
