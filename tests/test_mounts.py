@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,8 @@ from provider import mounts
 from provider.mounts import LOCAL_KINDS, MountTable, mount_id
 from provider.rootfs import Descriptors
 from tests.kit import mounting
+
+HOME = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -116,6 +120,17 @@ def test_table_is_closed_with_its_owner() -> None:
     gc.collect()
     with pytest.raises(OSError, match=r"Errno"):
         os.fstat(descriptor)
+
+
+def test_undumpable_process_can_ask() -> None:
+    """A process that is not dumpable, as ours is, still learns its own mounts, whoever runs it."""
+    program = (
+        "import ctypes, os; from provider.mounts import MountTable, mount_id;"
+        "assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0;"
+        "print(MountTable().is_local(mount_id(os.open('/proc', os.O_PATH))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=HOME)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
 @pytest.mark.root
