@@ -12,11 +12,12 @@ from typing import Final
 import pytest
 
 from provider import limits
+from provider.authority import Authority
 from provider.material import Batch
 from provider.mounted import MountedFiles
 from provider.outcomes import Reason, Refused
 from tests.kit import mounting
-from tests.kit.authority import Authority, authority_for
+from tests.kit.authority import authority_for
 from tests.kit.fuse import HangingFiles
 from tests.kit.projector import write_file
 from tests.kit.stage import A, B, RecordingPool, copied
