@@ -9,6 +9,8 @@ from prometheus_client.exposition import choose_encoder
 from sidecar.metrics import Metrics
 
 Checks = Callable[[], dict[str, str]]
+_SHUTDOWN_S: Final = 1.0
+"""How long stopping waits for an answer that is being written."""
 _PLAIN: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -20,10 +22,10 @@ def is_ready(checks: dict[str, str]) -> bool:
 async def start(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
     """Serve an application; return its runner and the port it got. Raises OSError when the address cannot be had."""
     app.on_response_prepare.append(_no_version)
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=5, handle_signals=False)
+    runner = web.AppRunner(app, access_log=None, keepalive_timeout=5, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, shutdown_timeout=1).start()
+        await web.TCPSite(runner, host, port).start()
     except OSError:
         await runner.cleanup()
         raise

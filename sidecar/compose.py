@@ -56,11 +56,15 @@ class StartFaults(Exception):
         self.faults = tuple(faults)
 
 
+_OPENS: Final = ("material_opens", "Files opened beneath the root.")
+_DRIFT: Final = ("drift", "Reads during which a projector changed what was read.")
+
+
 def _mounted_files(config: Config, pool: BufferPool, metrics: Metrics, on_fatal: Callable[[], None]) -> Provider:
     module = import_module("provider.mounted")
     files = module.MountedFiles(config.root_directory, pool, on_fatal=on_fatal)
-    metrics.counter("material_opens", "Files opened beneath the root.", lambda: files.stats.opens)
-    metrics.counter("drift", "Reads during which a projector changed what was read.", lambda: files.stats.drift)
+    metrics.counter(*_OPENS, lambda: files.stats.opens)
+    metrics.counter(*_DRIFT, lambda: files.stats.drift)
     metrics.counter("material_retries", "Batches read a second time.", lambda: files.stats.retries)
     metrics.counter("material_unavailable", "Batches refused by the provider.", lambda: files.stats.unavailable)
     metrics.gauge("stuck_threads", "Reader threads that wait for a hung root.", lambda: files.stats.stuck_threads)
@@ -114,6 +118,9 @@ def prepare_provider(
     """Return the chosen provider, its root judged; adds to `faults` what is wrong with it."""
     make = PROVIDERS[config.provider]
     if make is None:
+        # Shown all the same: a missing series would not say that nothing was opened.
+        for name, text in (_OPENS, _DRIFT):
+            metrics.counter(name, text, lambda: 0)
         return None
     provider = make(config, pool, metrics, on_fatal)
     try:
