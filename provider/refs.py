@@ -8,7 +8,8 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from json.encoder import encode_basestring as _quote
+from typing import Final, TypeGuard
 
 from provider import base64url
 from provider.limits import REF_BYTES, REF_PART_BYTES, VERSION_MAX
@@ -23,7 +24,6 @@ surrogates, which have no UTF-8."""
 _TEXT: Final = re.compile(f"{PREFIX}[A-Za-z0-9_-]{{1,{REF_BYTES - len(PREFIX)}}}")
 _PART: Final = re.compile(f"{CHARACTER}{{1,{REF_PART_BYTES}}}")
 _read: Final = json.JSONDecoder().raw_decode
-_quote: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class InvalidRef(ValueError):
@@ -96,7 +96,7 @@ def _written(project_id: object, name: object, version: object) -> str:
     return text
 
 
-def _is_part(part: object) -> bool:
+def _is_part(part: object) -> TypeGuard[str]:
     return type(part) is str and _PART.fullmatch(part) is not None and len(part.encode()) <= REF_PART_BYTES
 
 

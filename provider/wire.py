@@ -19,11 +19,10 @@ HEAD_ROOM: Final = 512
 """Bytes kept free in front of the body for the HTTP head, so that head and body leave in one write."""
 
 _LIMITS: Final = {Schema.V1: limits.RESPONSE_BYTES_V1, Schema.V2: limits.RESPONSE_BYTES_V2}
+_write: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SPECIAL: Final = re.compile(rb'["\\\x00-\x1f]')
 _SHORT: Final = {0x22: b'\\"', 0x5C: b"\\\\", 0x08: b"\\b", 0x09: b"\\t", 0x0A: b"\\n", 0x0C: b"\\f", 0x0D: b"\\r"}
 _ESCAPES: Final = {code: _SHORT.get(code, b"\\u%04x" % code) for code in (*range(0x20), 0x22, 0x5C)}
-_ITEM_START: Final = b'{"secretRef":"'
-_ITEM_VALUE: Final = b'","value":"'
 _ITEM_END: Final = b'"}'
 
 
@@ -72,24 +71,20 @@ def encode(command: Command, batch: Batch, pool: BufferPool, limit: int) -> Resp
     `Refused(OVER_BUDGET)` beyond either, before anything is allocated.
     """
     head, tail = _frame(command)
-    secrets = [index for index, slot in enumerate(batch.slots) if not slot.bundle]
-    bundles = [index for index, slot in enumerate(batch.slots) if slot.bundle]
+    openings = _openings(batch)
     length = len(head) + len(tail) + (len(_BUNDLES) if command.schema is Schema.V2 else 0)
-    for group in (secrets, bundles):
-        length += max(0, len(group) - 1)
-        for index in group:
-            length += len(_ITEM_START) + len(batch.slots[index].ref.text) + len(_ITEM_VALUE) + len(_ITEM_END)
-            with batch.value(index) as value:
-                length += escaped_length(value)
+    for index, opening in enumerate(openings):
+        with batch.value(index) as value:
+            length += len(opening) + escaped_length(value) + len(_ITEM_END)
     if length > min(limit, _LIMITS[command.schema]):
         raise Refused(Reason.OVER_BUDGET)
     response = Response(pool, length)
     try:
         with response.body() as body:
             at = _put(body, 0, head)
-            at = _put_items(body, at, batch, secrets)
+            at = _put_items(body, at, batch, openings, bundles=False)
             if command.schema is Schema.V2:
-                at = _put_items(body, _put(body, at, _BUNDLES), batch, bundles)
+                at = _put_items(body, _put(body, at, _BUNDLES), batch, openings, bundles=True)
             at = _put(body, at, tail)
             if at != length:
                 raise AssertionError("the answer is not as long as counted")
@@ -111,8 +106,17 @@ def _frame(command: Command) -> tuple[bytes, bytes]:
         "offerId": command.offer_id,
         "executionDigest": command.execution_digest,
     }
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-    return text[:-1].encode() + b',"values":[', b"]}"
+    return _write(fields)[:-1].encode() + b',"values":[', b"]}"
+
+
+def _openings(batch: Batch) -> list[bytes]:
+    """Return what stands before each value: its ref, after a comma where it is not the first of its list."""
+    openings, begun = [], set()
+    for slot in batch.slots:
+        comma = "," if slot.bundle in begun else ""
+        begun.add(slot.bundle)
+        openings.append(f'{comma}{{"secretRef":"{slot.ref.text}","value":"'.encode("ascii"))
+    return openings
 
 
 def escaped_length(value: memoryview) -> int:
@@ -129,19 +133,18 @@ def _put(body: memoryview, at: int, part: bytes | memoryview) -> int:
     return end
 
 
-def _put_items(body: memoryview, at: int, batch: Batch, indexes: list[int]) -> int:
-    for number, index in enumerate(indexes):
-        at = _put(body, at, b"," + _ITEM_START if number else _ITEM_START)
-        at = _put(body, at, batch.slots[index].ref.text.encode("ascii"))
-        at = _put(body, at, _ITEM_VALUE)
-        with batch.value(index) as value:
-            at = put_escaped(body, at, value)
-        at = _put(body, at, _ITEM_END)
+def _put_items(body: memoryview, at: int, batch: Batch, openings: list[bytes], *, bundles: bool) -> int:
+    for index, slot in enumerate(batch.slots):
+        if slot.bundle is bundles:
+            at = _put(body, at, openings[index])
+            with batch.value(index) as value:
+                at = put_escaped(body, at, value)
+            at = _put(body, at, _ITEM_END)
     return at
 
 
 def put_escaped(body: memoryview, at: int, value: memoryview) -> int:
-    """Write `value` at `at` as the inside of a JSON string, from buffer to buffer; return where it ends (contract 3)."""
+    """Write `value` at `at` as the inside of a JSON string, from buffer to buffer; return its end (contract 3)."""
     plain = 0
     for match in _SPECIAL.finditer(value):
         special = match.start()
