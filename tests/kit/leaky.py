@@ -3,14 +3,16 @@
     python -m tests.kit.leaky freed FILE    reads FILE into memory of its own and frees it without a wipe
     python -m tests.kit.leaky answer FILE   an HTTP server on loopback that answers GET / by `json_response`
     python -m tests.kit.leaky spawn FILE    starts a program with FILE's content in its environment, by `subprocess`
+    python -m tests.kit.leaky fetch FILE    fetches by `http.client` and `json`; FILE has port and worker's directory
 
-Each reads the value only from FILE, prints one line of JSON (`port` of `answer`, otherwise nothing in it) when it is
-ready, holds no reference to the value then, and ends when its standard input does. None hardens itself.
+Each gets the value only from FILE or the fetch, prints one line of JSON (its `pid`, and the `port` of `answer`) when it
+is ready, holds no reference to the value then, and ends when its standard input does. None hardens itself.
 """
 
 import asyncio
 import gc
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.kit.memscan import ROOT
+from tests.kit.worker import WorkerFiles
 
 
 @contextmanager
@@ -36,8 +39,6 @@ def leaky(kind: str, file: Path, *wrapper: str) -> Iterator[tuple[int, dict[str,
 
 
 def _say(**facts: int) -> None:
-    import os
-
     print(json.dumps({"pid": os.getpid(), **facts}), flush=True)
 
 
@@ -79,7 +80,29 @@ def _spawn(file: Path) -> None:
         child.kill()
 
 
-KINDS: dict[str, Callable[[Path], None]] = {"freed": _freed, "answer": _answer, "spawn": _spawn}
+def _fetch(file: Path) -> None:
+    import http.client
+    import ssl
+
+    port, directory = file.read_text().split()
+    files = WorkerFiles(Path(directory))
+    context = ssl.create_default_context(cafile=str(files.ca))
+    context.load_cert_chain(files.cert, files.key)
+    offer = json.loads(files.offer.read_text())
+    own = {key: offer.pop(key) for key in ("workerId", "sessionId", "leaseExpiresAtMs", "environment")}
+    connection = http.client.HTTPSConnection("localhost", int(port), context=context)
+    target = f"/api/v3/worker-ingress/workers/{own['workerId']}/sessions/{own['sessionId']}/secrets"
+    token = files.credential.read_text().strip()
+    headers = {"authorization": f"Worker {token}", "content-type": "application/json"}
+    connection.request("POST", target, json.dumps(offer), headers)
+    length = sum(len(item["value"]) for item in json.loads(connection.getresponse().read())["values"])
+    connection.close()
+    gc.collect()
+    _say(bytes=length)
+    sys.stdin.buffer.read()
+
+
+KINDS: dict[str, Callable[[Path], None]] = {"freed": _freed, "answer": _answer, "spawn": _spawn, "fetch": _fetch}
 
 if __name__ == "__main__":
     KINDS[sys.argv[1]](Path(sys.argv[2]))

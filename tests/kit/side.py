@@ -39,7 +39,7 @@ class Side:
     def make(cls, directory: Path) -> "Side":
         """Write the worker's files below a directory."""
         files = WorkerFiles(directory / "worker")
-        files.directory.mkdir()
+        files.directory.mkdir(parents=True)
         files.identify(pki().client)
         devcerts.write(files.credential, TOKEN.encode() + b"\n")
         devcerts.write(files.ca, pki().root.pem)
