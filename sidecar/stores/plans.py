@@ -15,6 +15,8 @@ from provider.limits import NAME_CHARACTERS, SECRET_REFS
 from provider.refs import CHARACTER, InvalidRef, SecretRef
 
 PLAN_SCHEMA: Final = "qinglong/command-execution@v1"
+VARIABLES: Final = 256
+"""Variables of a plan made here, so that its offer stays below what a worker reads; several may share a ref."""
 _COMMAND: Final = {"kind": "argv", "file": "/bin/true", "args": []}
 _VARIABLE: Final = re.compile(f"[A-Za-z_][A-Za-z0-9_]{{0,{NAME_CHARACTERS - 1}}}")
 _ID: Final = re.compile(f"{CHARACTER}{{1,{NAME_CHARACTERS}}}")
@@ -89,6 +91,8 @@ def make_plan(project_id: str, task_id: str, secrets: Sequence[str], bundle: str
         faults.append("bundle: the ref is among the secrets too")
     if len(plan.refs) > SECRET_REFS:
         faults.append(f"secrets: more than {SECRET_REFS} different refs")
+    if len(environment) > VARIABLES:
+        faults.append(f"secrets: more than {VARIABLES} variables")
     if not secrets and bundle is None:
         faults.append("secrets: at least one secret or a bundle is needed")
     if faults:
