@@ -55,15 +55,19 @@ class Batch:
         `Refused(OVER_BUDGET)` when the secrets together exceed 65536 bytes or more than one is a bundle.
         """
         self.slots = tuple(slots)
+        secrets = bundles = room = 0
         for slot in self.slots:
             if not 1 <= slot.size <= (limits.BUNDLE_BYTES if slot.bundle else limits.VALUE_BYTES):
                 raise Refused(Reason.MATERIAL_UNAVAILABLE)
-        if sum(slot.size for slot in self.slots if not slot.bundle) > limits.BATCH_BYTES:
-            raise Refused(Reason.OVER_BUDGET)
-        if sum(slot.bundle for slot in self.slots) > limits.BUNDLE_REFS:
+            room += slot.size + 1
+            if slot.bundle:
+                bundles += 1
+            else:
+                secrets += slot.size
+        if secrets > limits.BATCH_BYTES or bundles > limits.BUNDLE_REFS:
             raise Refused(Reason.OVER_BUDGET)
         self._lengths: list[int | None] = [None] * len(self.slots)
-        self._buffer: Buffer = pool.take(sum(slot.size + 1 for slot in self.slots) or 1)
+        self._buffer: Buffer = pool.take(room or 1)
         self._closed = False
         self._rooms: list[memoryview] = []
         start = 0
