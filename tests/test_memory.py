@@ -279,7 +279,7 @@ def test_the_collector_may_run_inside_take() -> None:
     try:
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        thread.join(20)
+        thread.join(10)
     finally:
         gc.enable()
     assert not thread.is_alive()

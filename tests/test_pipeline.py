@@ -493,7 +493,7 @@ async def test_a_provider_that_hangs_is_given_up(step: str, monkeypatch: pytest.
     monkeypatch.setattr(limits, "MATERIAL_S", 0.05)
     one = scene()
     one.steps.plans[step] = None
-    assert await asyncio.wait_for(refusal(one), 30) is Reason.ROOT_UNAVAILABLE
+    assert await asyncio.wait_for(refusal(one), 10) is Reason.ROOT_UNAVAILABLE
     assert [hold.ended for hold in one.store.holds] == ["rollback"]
     assert one.is_clean
 

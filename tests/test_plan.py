@@ -47,6 +47,25 @@ def test_refs_of_the_valid_plan() -> None:
     assert plan_refs(REVISION, valid.PROJECT) == (valid.SECRETS, (valid.BUNDLE,))
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        (),
+        valid.SECRETS,
+        (*valid.SECRETS, valid.BUNDLE),
+        (SecretRef.of(valid.PROJECT, "other"),),
+        (SecretRef.of("project-2", "token"),),
+    ],
+    ids=["none", "secrets", "all", "another", "another project"],
+)
+def test_refs_that_are_known_change_nothing(known: tuple[SecretRef, ...]) -> None:
+    """What was parsed already only saves parsing: the refs are the plan's, whatever is known."""
+    assert plan_refs(REVISION, valid.PROJECT, known) == (valid.SECRETS, (valid.BUNDLE,))
+    odd = replace(REVISION, plan_json=json.dumps({"command": {}, "environment": [secret("A", valid.TOKEN)]}))
+    with pytest.raises(Refused):
+        plan_refs(odd, "project-2", (*known, valid.TOKEN))
+
+
 def test_order_is_the_stored_one() -> None:
     """Refs stand in the order of the environment, not in any other."""
     a, b, c = (SecretRef.of(valid.PROJECT, name) for name in "abc")

@@ -1,0 +1,11 @@
+"""All mutants. A row names a promise, a line of a file, what becomes of it, and the test that must then fail."""
+
+from typing import Final
+
+from tests.mutants.asking import ASKING
+from tests.mutants.deciding import DECIDING
+from tests.mutants.holding import HOLDING
+from tests.mutants.mutant import Mutant
+from tests.mutants.storing import STORING
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*ASKING, *DECIDING, *STORING, *HOLDING)
