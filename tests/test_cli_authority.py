@@ -31,6 +31,7 @@ from sidecar.stores.sqlite_control import SqliteControl, SqliteTx
 from sidecar.stores.sqlite_file import connect
 from sidecar.stores.sqlite_make import create
 from sidecar.stores.sqlite_schema import MIGRATIONS, VERSION
+from tests.kit.folders import quick_path
 from tests.kit.world import PEPPER_TEXT
 
 PEPPER = "QL3_WORKER_CREDENTIAL_PEPPER"
@@ -38,6 +39,8 @@ KIND = "QL3_WORKER_SECRET_AUTHORITY"
 FILE = "QL3_WORKER_SECRET_AUTHORITY_FILE"
 REF = SecretRef.of("project", "token").text
 BUNDLE = SecretRef.of("project", "bundle", 1).text
+
+__all__ = ["quick_path"]  # a fixture, found by its name
 
 
 @dataclass
@@ -96,12 +99,12 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(quick_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     """A shell without a store, in whose environment there is a pepper and nothing else of ours."""
     for name in [name for name in os.environ if name.startswith(("QL3_", "QL_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(PEPPER, PEPPER_TEXT)
-    return Shell(tmp_path, capsys)
+    return Shell(quick_path, capsys)
 
 
 @pytest.fixture

@@ -15,9 +15,12 @@ from sidecar.stores.sqlite import SqliteStore
 from sidecar.stores.sqlite_control import BATCH_ROWS, SqliteControl, SqliteTx
 from sidecar.stores.sqlite_make import create
 from tests.conformance.control_suite import HOUR, PLAN, ControlSuite, do, with_session
+from tests.kit.folders import quick_path
 from tests.kit.world import facts
 
 DAY = 86_400_000
+
+__all__ = ["quick_path"]  # a fixture, found by its name
 
 
 class SqlitePlane:
@@ -53,9 +56,9 @@ class SqlitePlane:
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[SqlitePlane]:
+def plane(quick_path: Path) -> Iterator[SqlitePlane]:
     """An empty store."""
-    made = SqlitePlane(tmp_path / "store.db")
+    made = SqlitePlane(quick_path / "store.db")
     yield made
     made.close()
 
@@ -162,8 +165,8 @@ def test_the_table_of_receipts_is_made_once(plane: SqlitePlane) -> None:
     assert not plane.control.add_receipts()
 
 
-def test_a_store_that_does_not_do_is_not_opened(tmp_path: Path) -> None:
+def test_a_store_that_does_not_do_is_not_opened(quick_path: Path) -> None:
     """The control plane judges the file as `serve` does, but for reading every page."""
     with pytest.raises(StoreFault) as caught:
-        SqliteControl(str(tmp_path / "missing.db"))
+        SqliteControl(str(quick_path / "missing.db"))
     assert caught.value.kind is StoreFaultKind.MISSING

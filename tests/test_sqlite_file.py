@@ -19,15 +19,18 @@ from sidecar.stores.sqlite import SqliteStore
 from sidecar.stores.sqlite_file import connect, judge, judge_file
 from sidecar.stores.sqlite_make import create, migrate
 from sidecar.stores.sqlite_schema import MIGRATIONS, VERSION
+from tests.kit.folders import quick_path
 from tests.kit.world import World, build_world, facts
 
 Bend = Callable[[Path], object]
 
+__all__ = ["quick_path"]  # a fixture, found by its name
+
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def world(quick_path: Path) -> World:
     """A store with a valid world in it, in a folder of its own."""
-    return build_world(tmp_path / "store.db")
+    return build_world(quick_path / "store.db")
 
 
 def everything(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -56,17 +59,17 @@ def version(path: Path) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def test_a_new_store_is_whole_and_private(tmp_path: Path) -> None:
+def test_a_new_store_is_whole_and_private(quick_path: Path) -> None:
     """`create` makes one file of mode 0600, whatever the umask, of the current version, in WAL mode, and opens."""
     old = os.umask(0)
     try:
-        create(str(tmp_path / "store.db"))
+        create(str(quick_path / "store.db"))
     finally:
         os.umask(old)
-    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
-    assert stat.S_IMODE((tmp_path / "store.db").stat().st_mode) == 0o600
-    judge(str(tmp_path / "store.db"))
-    with closing(connect(str(tmp_path / "store.db"))) as connection:
+    assert [path.name for path in quick_path.iterdir()] == ["store.db"]
+    assert stat.S_IMODE((quick_path / "store.db").stat().st_mode) == 0o600
+    judge(str(quick_path / "store.db"))
+    with closing(connect(str(quick_path / "store.db"))) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
         assert connection.execute("PRAGMA synchronous").fetchone() == (1,)
@@ -94,23 +97,23 @@ def test_log_and_index_are_private_too(world: World) -> None:
     assert names == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
 
 
-def test_create_replaces_nothing(tmp_path: Path) -> None:
+def test_create_replaces_nothing(quick_path: Path) -> None:
     """A file of that name stays as it is, and nothing else is left behind."""
-    path = tmp_path / "store.db"
+    path = quick_path / "store.db"
     path.write_bytes(b"mine")
-    before = everything(tmp_path)
+    before = everything(quick_path)
     with pytest.raises(StoreFault) as caught:
         create(str(path))
     assert caught.value.kind is StoreFaultKind.EXISTS
-    assert everything(tmp_path) == before
+    assert everything(quick_path) == before
 
 
-def test_create_needs_its_folder(tmp_path: Path) -> None:
+def test_create_needs_its_folder(quick_path: Path) -> None:
     """Where the folder does not exist nothing is made, not even the folder."""
     with pytest.raises(StoreFault) as caught:
-        create(str(tmp_path / "missing" / "store.db"))
+        create(str(quick_path / "missing" / "store.db"))
     assert caught.value.kind is StoreFaultKind.UNREADABLE
-    assert everything(tmp_path) == {}
+    assert everything(quick_path) == {}
 
 
 def _random(path: Path) -> None:
@@ -209,11 +212,11 @@ def test_a_locked_store_is_named_as_such(world: World, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["store db?mode=memory#x", "100%25.db", "\N{SNOWMAN}.db", "a&b=c.db"])
-def test_any_file_name_will_do(tmp_path: Path, name: str) -> None:
+def test_any_file_name_will_do(quick_path: Path, name: str) -> None:
     """Characters that mean something in a URI mean nothing in a store's path."""
-    create(str(tmp_path / name))
-    judge(str(tmp_path / name))
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    create(str(quick_path / name))
+    judge(str(quick_path / name))
+    assert [path.name for path in quick_path.iterdir()] == [name]
 
 
 def test_a_large_store_is_judged_by_its_tables(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +231,9 @@ def test_a_large_store_is_judged_by_its_tables(world: World, monkeypatch: pytest
     assert checks == [f"PRAGMA quick_check({table})" for table in facts(0, ())]
 
 
-def test_an_old_store_is_migrated_after_a_copy(tmp_path: Path) -> None:
+def test_an_old_store_is_migrated_after_a_copy(quick_path: Path) -> None:
     """`migrate` makes a private copy of the store as it was, then brings the store forward with its rows."""
-    path = tmp_path / "store.db"
+    path = quick_path / "store.db"
     version_one(path)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO runs (id, status) VALUES ('kept', 'dispatching')")
@@ -240,7 +243,7 @@ def test_an_old_store_is_migrated_after_a_copy(tmp_path: Path) -> None:
     before, copy = done
     assert before == 1
     assert (version(path), version(Path(copy))) == (VERSION, 1)
-    assert sorted(everything(tmp_path)) == sorted(["store.db", Path(copy).name])
+    assert sorted(everything(quick_path)) == sorted(["store.db", Path(copy).name])
     assert Path(copy).name.startswith("store.db.v1-")
     for file in (path, Path(copy)):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -250,14 +253,14 @@ def test_an_old_store_is_migrated_after_a_copy(tmp_path: Path) -> None:
     judge(str(path))
 
 
-def test_a_migrated_store_is_a_new_store(tmp_path: Path) -> None:
+def test_a_migrated_store_is_a_new_store(quick_path: Path) -> None:
     """Going forward from the first version makes the very schema that a new store has."""
-    version_one(tmp_path / "old.db")
-    migrate(str(tmp_path / "old.db"))
-    create(str(tmp_path / "new.db"))
+    version_one(quick_path / "old.db")
+    migrate(str(quick_path / "old.db"))
+    create(str(quick_path / "new.db"))
     schemas = []
     for name in ("old.db", "new.db"):
-        with closing(sqlite3.connect(tmp_path / name)) as connection:
+        with closing(sqlite3.connect(quick_path / name)) as connection:
             schemas.append(connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name").fetchall())
     assert schemas[0] == schemas[1]
 
@@ -278,9 +281,9 @@ def test_a_newer_store_is_not_migrated(world: World) -> None:
     assert everything(world.path.parent) == before
 
 
-def test_a_failed_migration_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_migration_changes_nothing(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A migration that breaks off rolls back; the store is of the old version and the copy is kept."""
-    path = tmp_path / "store.db"
+    path = quick_path / "store.db"
     version_one(path)
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (MIGRATIONS[0], MIGRATIONS[1] + "CREATE TABLE runs (id);\n"))
     with pytest.raises(StoreFault):
@@ -288,12 +291,12 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert version(path) == 1
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'runs_by_status'").fetchall() == []
-    assert len(everything(tmp_path)) == 2
+    assert len(everything(quick_path)) == 2
 
 
-def test_without_a_copy_there_is_no_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_copy_there_is_no_migration(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the copy cannot be written the store stays as it was, and no part of a copy is left."""
-    path = tmp_path / "store.db"
+    path = quick_path / "store.db"
     version_one(path)
 
     def fail(_: str) -> None:
@@ -303,12 +306,12 @@ def test_without_a_copy_there_is_no_migration(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(StoreFault, match="backup copy"):
         migrate(str(path))
     assert version(path) == 1
-    assert sorted(everything(tmp_path)) == ["store.db"]
+    assert sorted(everything(quick_path)) == ["store.db"]
 
 
-def test_two_migrations_at_once_make_one(tmp_path: Path) -> None:
+def test_two_migrations_at_once_make_one(quick_path: Path) -> None:
     """Of two programs that migrate at the same time one does it and the other finds it done."""
-    path = tmp_path / "store.db"
+    path = quick_path / "store.db"
     version_one(path)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         results = pool.map(migrate, [str(path)] * 2)

@@ -19,9 +19,12 @@ from sidecar.stores import sqlite_lock
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.sqlite import SqliteStore
 from tests.conformance.store_suite import RECEIPTS, StoreSuite, ask, deadline, refusal
+from tests.kit.folders import quick_path
 from tests.kit.mounting import mounted
 from tests.kit.waiting import wait_for
 from tests.kit.world import CREDENTIAL_ID, World, build_world
+
+__all__ = ["quick_path"]  # a fixture, found by its name
 
 
 class SqliteBed:
@@ -63,9 +66,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture
-def bed(tmp_path: Path, template: World) -> Iterator[SqliteBed]:
+def bed(quick_path: Path, template: World) -> Iterator[SqliteBed]:
     """A served valid world, closed at the end."""
-    made = SqliteBed(tmp_path / "store.db", template)
+    made = SqliteBed(quick_path / "store.db", template)
     yield made
     made.store.close()
 
@@ -283,13 +286,13 @@ async def test_a_full_store_refuses_and_recovers(bed: SqliteBed) -> None:
 
 
 @pytest.mark.root
-async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_and_recovers(quick_path: Path) -> None:
     """On a file system without room audit rows are refused; once there is room they are written, without a restart."""
-    with mounted("tmpfs", tmp_path, "tmpfs", data="size=1m"):
-        world = build_world(tmp_path / "store.db")
+    with mounted("tmpfs", quick_path, "tmpfs", data="size=1m"):
+        world = build_world(quick_path / "store.db")
         store = SqliteStore(str(world.path))
         store.open()
-        filler = tmp_path / "filler"
+        filler = quick_path / "filler"
         with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
             while True:
                 file.write(bytes(4096))
@@ -368,12 +371,12 @@ async def test_stats_tell_of_the_store(bed: SqliteBed) -> None:
     assert grown.store_bytes > bed.world.path.stat().st_size
 
 
-async def test_the_clock_is_the_stores(tmp_path: Path, template: World) -> None:
+async def test_the_clock_is_the_stores(quick_path: Path, template: World) -> None:
     """Credential, snapshot, audit row and receipts all have the store's clock, whatever the machine's shows."""
-    shutil.copy(template.path, tmp_path / "store.db")
-    store = SqliteStore(str(tmp_path / "store.db"), clock=lambda: 1234)
+    shutil.copy(template.path, quick_path / "store.db")
+    store = SqliteStore(str(quick_path / "store.db"), clock=lambda: 1234)
     store.open()
-    world = replace(template, path=tmp_path / "store.db")
+    world = replace(template, path=quick_path / "store.db")
     assert (await store.newest("nobody"))[1] == 1234
     await store.record(AuditRecord("request", ALLOWED, world.principal()))
     async with store.hold(world.principal(), world.command(), deadline(), slow_material=False) as hold:
@@ -407,9 +410,9 @@ async def test_a_failed_checkpoint_is_counted(bed: SqliteBed) -> None:
     wait_for(lambda: bed.store.stats.checkpoint_failures > 0)
 
 
-def test_a_killed_sidecar_loses_no_committed_row(tmp_path: Path) -> None:
+def test_a_killed_sidecar_loses_no_committed_row(quick_path: Path) -> None:
     """What was committed before the process was killed is there when the store is opened again."""
-    world = build_world(tmp_path / "store.db")
+    world = build_world(quick_path / "store.db")
     script = """
 import asyncio, os, signal, sys
 from pathlib import Path
@@ -431,12 +434,12 @@ asyncio.run(main())
     store.open()
     store.close()
     assert len(world.audit()) == 50
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store.db"]
+    assert sorted(path.name for path in quick_path.iterdir()) == ["store.db"]
 
 
-def test_receipts_need_their_table(tmp_path: Path) -> None:
+def test_receipts_need_their_table(quick_path: Path) -> None:
     """With receipts on, a store without their table does not open, and the fault names the command that makes it."""
-    world = build_world(tmp_path / "store.db")
+    world = build_world(quick_path / "store.db")
     with pytest.raises(StoreFault, match="no table") as caught:
         SqliteStore(str(world.path), receipts=True).open()
     assert caught.value.kind is StoreFaultKind.NO_RECEIPTS
@@ -444,14 +447,14 @@ def test_receipts_need_their_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statement", ["DROP TABLE worker_sessions", "ALTER TABLE runs DROP COLUMN execution_owner"])
-def test_a_store_without_a_table_or_column_does_not_open(tmp_path: Path, statement: str) -> None:
+def test_a_store_without_a_table_or_column_does_not_open(quick_path: Path, statement: str) -> None:
     """A file that lacks what a request reads is found at start, not at the first request."""
-    world = build_world(tmp_path / "store.db")
+    world = build_world(quick_path / "store.db")
     world.execute(statement)
     with pytest.raises(StoreFault) as caught:
         SqliteStore(str(world.path)).open()
     assert caught.value.kind is StoreFaultKind.CORRUPT
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store.db"]
+    assert sorted(path.name for path in quick_path.iterdir()) == ["store.db"]
 
 
 async def test_busy_and_full_are_told_apart(bed: SqliteBed) -> None:
