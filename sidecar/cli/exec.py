@@ -95,8 +95,16 @@ def _run(command: list[str], injection: Injection, mask: set[int]) -> int:
     failure = stage.go()
     if failure == 0:
         return supervise(stage.pid)
-    code = Exit.NOT_FOUND if failure in {errno.ENOENT, errno.ENOTDIR} else Exit.NOT_EXECUTABLE
+    if not _found(command[0]):
+        failure = errno.ENOENT
+    code = Exit.NOT_FOUND if failure == errno.ENOENT else Exit.NOT_EXECUTABLE
     raise Fault(code, f"The command could not be started ({os.strerror(failure)}).", "Check its name and its mode.")
+
+
+def _found(command: str) -> bool:
+    """Tell whether there is such a file: to a directory of PATH that is closed to us the kernel says EACCES as well."""
+    folders = [""] if "/" in command else os.get_exec_path()
+    return any(os.path.exists(os.path.join(folder, command)) for folder in folders)
 
 
 def _name(text: str) -> str:
