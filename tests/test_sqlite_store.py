@@ -1,6 +1,7 @@
 """The embedded store, serve side: the conformance suite, and what only SQLite has."""
 
 import asyncio
+import math
 import os
 import shutil
 import sqlite3
@@ -353,21 +354,18 @@ async def test_a_closed_store_refuses(bed: SqliteBed) -> None:
         await store.newest(CREDENTIAL_ID)
     assert caught.value.reason is Reason.CREDENTIAL_STORE
     assert store.health() == "failed"
-    assert store.stats.oldest_audit_age_s is None
+    assert math.isnan(store.stats.oldest_audit_age_s)
 
 
 async def test_stats_tell_of_the_store(bed: SqliteBed) -> None:
     """Sizes count the log too, and the age is that of the oldest audit row on the store's clock."""
     stats = bed.store.stats
     assert stats.oldest_audit_age_s == 0
-    assert stats.free_bytes is not None
     assert stats.free_bytes > 0
     await bed.insert("security_audit_events", occurred_at_ms=bed.world.now_ms - 60_000)
     await bed.store.record(AuditRecord("request", ALLOWED, bed.world.principal()))
     grown = bed.store.stats
-    assert grown.oldest_audit_age_s is not None
     assert grown.oldest_audit_age_s >= 60
-    assert grown.store_bytes is not None
     assert grown.store_bytes > bed.world.path.stat().st_size
 
 

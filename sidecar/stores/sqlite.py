@@ -8,6 +8,7 @@ the rest of a request. A credential may be read on it while an authority transac
 write lock, so what it sees is what is newest. Audit rows stand in the line of writers, and so wait for the lock alone.
 """
 
+import math
 import os
 import sqlite3
 from collections.abc import Callable
@@ -43,13 +44,13 @@ _OLDEST: Final = "SELECT occurred_at_ms FROM security_audit_events ORDER BY rowi
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """What metrics show of the store. Counters count since it was opened."""
+    """What metrics show of the store: NaN for what cannot be read now. Counters count since it was opened."""
 
-    store_bytes: int | None
+    store_bytes: float
     """The file and its write-ahead log."""
-    oldest_audit_age_s: float | None
+    oldest_audit_age_s: float
     """Age of the oldest audit row, 0 when there is none."""
-    free_bytes: int | None
+    free_bytes: float
     """Free bytes of the store's file system for this user."""
     lock_waits: int
     """Writes that had to wait for the write lock."""
@@ -186,19 +187,21 @@ class SqliteStore:
 
     @property
     def stats(self) -> StoreStats:
-        """Read sizes and ages now, and return them with the counters. What cannot be read is None."""
-        size = free = oldest = None
+        """Read sizes and ages now, and return them with the counters; on the event loop's thread."""
+        size = free = age = math.nan
         with suppress(OSError):
             system = os.statvfs(self._path)
             free = system.f_bavail * system.f_frsize
             size = os.stat(self._path).st_size
             size += os.stat(f"{self._path}-wal").st_size
         with suppress(sqlite3.Error):
+            now_ms = self._clock()
             rows = self._connection.execute(_OLDEST).fetchall()
-            oldest = rows[0][0] if rows and isinstance(rows[0][0], int) else self._clock()
+            oldest = rows[0][0] if rows and isinstance(rows[0][0], int) else now_ms
+            age = max(0.0, (now_ms - oldest) / 1000)
         return StoreStats(
             store_bytes=size,
-            oldest_audit_age_s=None if oldest is None else max(0.0, (self._clock() - oldest) / 1000),
+            oldest_audit_age_s=age,
             free_bytes=free,
             lock_waits=self._lock.waits,
             lock_wait_s=self._lock.wait_s,
