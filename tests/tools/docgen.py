@@ -19,6 +19,9 @@ from typing import Final
 from provider import limits
 from provider.outcomes import Close, Code, Reason
 from sidecar.variables import VARIABLES, Group, Only, Variable
+from tests.mutants.mechanisms import MECHANISMS
+from tests.mutants.promises import PROMISES
+from tests.mutants.table import MUTANTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _BLOCK: Final = re.compile(r"(<!-- generated: ([a-z -]+) -->\n)(.*?)(<!-- end of generated -->)", re.DOTALL)
@@ -101,11 +104,22 @@ def fixed_limits() -> str:
     return table(("Limit", "Value", "Reason"), rows)
 
 
+def promises() -> str:
+    """Every promise with what makes it true and the tests that fail when it is broken."""
+    rows = []
+    for name, promise in PROMISES.items():
+        tests = dict.fromkeys(mutant.test.partition("[")[0] for mutant in MUTANTS if mutant.promise == name)
+        shown = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests)
+        rows.append((name, promise, MECHANISMS[name], shown))
+    return table(("", "Promise", "Mechanism", "Fails when it is broken"), rows)
+
+
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "outcomes": outcomes,
     "problems": problems,
     "closes": closes,
     "limits": fixed_limits,
+    "promises": promises,
     **{f"variables {group.name.lower()}": partial(variables, group) for group in Group},
 }
 """Every table by the name in its mark."""
