@@ -18,7 +18,7 @@ MECHANISMS: Final[dict[str, str]] = {
     "P13": "A mapping goes back to the pool only when no view of it is left; values are read-only views.",
     "P14": "Sizes are taken from descriptors and counted before allocation; escapes are counted before encoding.",
     "P15": "A possessive regular expression over the buffer; bytes go from buffer to buffer.",
-    "P16": "The kind of file system is learnt without asking it; others are read in daemon threads that own their buffer.",
+    "P16": "The kind of file system is learnt without asking it; slow ones are read in threads that own their buffer.",
     "P17": "`released` rows are in the transaction, `delivered` rows follow `send`.",
     "P18": "`Refused` takes a `Reason`; answers, metrics and events read the same table.",
     "P19": "`openat2` with RESOLVE_BENEATH, NO_MAGICLINKS and NO_XDEV, or a walk that does the same.",
