@@ -1,7 +1,6 @@
 """provider/plan: the refs of a plan, or one refusal for everything that is not as the contract says."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -31,7 +30,7 @@ def public(name: str, value: object = "x") -> dict[str, object]:
 def read(plan: object) -> tuple[tuple[SecretRef, ...], tuple[SecretRef, ...]]:
     """The refs of a plan, given as a document or as its text."""
     text = plan if isinstance(plan, str) else json.dumps(plan)
-    return plan_refs(replace(REVISION, plan_json=text), valid.PROJECT)
+    return plan_refs(REVISION._replace(plan_json=text), valid.PROJECT)
 
 
 def refuses(revision: Revision) -> Refused:
@@ -61,7 +60,7 @@ def test_refs_of_the_valid_plan() -> None:
 def test_refs_that_are_known_change_nothing(known: tuple[SecretRef, ...]) -> None:
     """What was parsed already only saves parsing: the refs are the plan's, whatever is known."""
     assert plan_refs(REVISION, valid.PROJECT, known) == (valid.SECRETS, (valid.BUNDLE,))
-    odd = replace(REVISION, plan_json=json.dumps({"command": {}, "environment": [secret("A", valid.TOKEN)]}))
+    odd = REVISION._replace(plan_json=json.dumps({"command": {}, "environment": [secret("A", valid.TOKEN)]}))
     with pytest.raises(Refused):
         plan_refs(odd, "project-2", (*known, valid.TOKEN))
 
@@ -99,7 +98,7 @@ def test_64_refs_are_allowed_and_65_are_not() -> None:
     entries = [secret(f"N{number}", ref) for number, ref in enumerate(refs)]
     plan = {"command": {}, "environment": [*entries[:64], secret("AGAIN", refs[0])]}
     assert read({**plan, "environmentBundleRef": valid.BUNDLE.text}) == (tuple(refs[:64]), (valid.BUNDLE,))
-    refuses(replace(REVISION, plan_json=json.dumps({"command": {}, "environment": entries})))
+    refuses(REVISION._replace(plan_json=json.dumps({"command": {}, "environment": entries})))
 
 
 def with_entry(entry: object) -> dict[str, object]:
@@ -166,7 +165,7 @@ FAULTS: dict[str, object] = {
 def test_every_fault_is_the_stores(fault: object) -> None:
     """Each fault of contract 6.5 is refused as a store that has no usable answer, and shows nothing of the plan."""
     text = fault if isinstance(fault, str) else json.dumps(fault)
-    refused = refuses(replace(REVISION, plan_json=text))
+    refused = refuses(REVISION._replace(plan_json=text))
     assert refused.__context__ is None
     assert "CANARY" not in said(refused)
 
@@ -174,13 +173,13 @@ def test_every_fault_is_the_stores(fault: object) -> None:
 @pytest.mark.parametrize("plan", [None, 1, b"{}", valid.PLAN, True], ids=str)
 def test_a_plan_is_json_text(plan: object) -> None:
     """A column that holds no text holds no plan."""
-    refuses(replace(REVISION, plan_json=plan))
+    refuses(REVISION._replace(plan_json=plan))
 
 
 @pytest.mark.parametrize("schema", [None, "", 1, "qinglong/command-execution@v2", "qinglong/command-execution@v1 "])
 def test_other_plan_schemas_are_refused(schema: object) -> None:
     """Only `qinglong/command-execution@v1` is understood."""
-    refuses(replace(REVISION, plan_schema=schema))
+    refuses(REVISION._replace(plan_schema=schema))
 
 
 documents = st.recursive(

@@ -161,4 +161,4 @@ SNAPSHOT: Final = Snapshot(
 
 def changed(row: str, **columns: Any) -> Snapshot:
     """The snapshot with these columns of one row changed."""
-    return replace(SNAPSHOT, **{row: replace(getattr(SNAPSHOT, row), **columns)})
+    return replace(SNAPSHOT, **{row: getattr(SNAPSHOT, row)._replace(**columns)})
