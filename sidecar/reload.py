@@ -115,7 +115,7 @@ async def watch(holder: IdentityHolder, stop: asyncio.Event, poll_s: float = POL
         await stop.wait()
     finally:
         ended.set()
-        # The interpreter aborts when it ends while the watcher's native code runs; a hanging file is not waited for.
+        # Once this has returned nobody is told of a new snapshot any more; only files that hang are not waited for.
         with suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), _JOIN_S)
 

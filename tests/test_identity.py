@@ -9,6 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -141,6 +142,7 @@ BREAKS: list[tuple[Role, Fault, Break]] = [
     (Role.CERTIFICATE, Fault.HANDSHAKE, lambda w, f: x25519(f)),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b"\nMI", b"\n!!"))),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem + make_crl(w.root))),
+    (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem + w.root.pem[:-30])),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b" CERT", b" TRUSTED CERT"))),
     (Role.CLIENT_CA, Fault.CA_COUNT, lambda w, f: put(f.client_ca, w.root.der)),
     (Role.CLIENT_CA, Fault.CA_COUNT, lambda w, f: put_trust(f, *(make_ca(f"ca {n}") for n in range(17)))),
@@ -253,44 +255,67 @@ def test_a_repeated_ca_counts_once(files: IdentityFiles) -> None:
 
 
 def test_snapshot(files: IdentityFiles) -> None:
-    """A snapshot says when its certificates, CAs and CRLs end, the earliest of each, and which one it is."""
+    """A snapshot says when its certificates and CAs end, the earliest of each, and which one it is."""
     world = pki()
     short = make_ca("short", days=2)
     leaf = issue(world.root, "localhost", server=True, days=3)
     put_server(files, leaf)
-    crls = make_crl(world.root, number=9, days=5) + make_crl(short, number=9, days=4)
-    put_trust(files, world.root, short, crl=crls)
+    put_trust(files, world.root, short)
     first = load(files)
     assert first.certificate_not_after == leaf.certificate.not_valid_after_utc.timestamp()
     assert first.certificate_not_before == leaf.certificate.not_valid_before_utc.timestamp()
     assert first.ca_not_after == short.certificate.not_valid_after_utc.timestamp()
-    earliest = x509.load_pem_x509_crl(crls[crls.rindex(b"-----BEGIN") :]).next_update_utc
-    assert earliest is not None
-    assert first.crl_next_update == earliest.timestamp()
     second = load(files, first)
     assert (first.generation, second.generation) == (1, 2)
     assert second.digest == first.digest
     assert second.context is not first.context
-    put(files.client_crl, crls + b"\n")
+    put(files.client_crl, Path(str(files.client_crl)).read_bytes() + b"\n")
     assert load(files, first).digest != first.digest
 
 
-def test_readiness_follows_the_clock(files: IdentityFiles) -> None:
-    """Time alone fails `tls` when a certificate or CA ends, and `crl` when a CRL does; without a file `crl` is off."""
+@pytest.mark.parametrize("which", ["leaf", "intermediate", "client CA"])
+def test_tls_readiness_follows_the_clock(which: str, files: IdentityFiles) -> None:
+    """Time alone fails `tls` when a certificate of the server or a client CA ends, whichever comes first."""
+    start = devcerts.now() - datetime.timedelta(minutes=1)
+
+    def times(name: str) -> dict[str, Any]:
+        return {"days": 1, "not_before": start} if name == which else {}
+
+    middle = make_ca("middle", issuer=pki().root, **times("intermediate"))
+    put_server(files, issue(middle, "localhost", server=True, **times("leaf")))
+    put_trust(files, pki().root, make_ca("other", **times("client CA")))
     snapshot = load(files)
-    now = time.time()
-    assert snapshot.tls_ok(now)
-    assert snapshot.crl_ok(now) is True
-    for end in (snapshot.certificate_not_after, snapshot.ca_not_after):
-        assert not snapshot.tls_ok(end)
-    for start in (snapshot.certificate_not_before, snapshot.ca_not_before):
-        assert not snapshot.tls_ok(start - 1)
-    assert snapshot.crl_next_update is not None
-    assert snapshot.crl_ok(snapshot.crl_next_update - 1) is True
-    assert snapshot.crl_ok(snapshot.crl_next_update) is False
-    assert snapshot.crl_ok(now - 3600) is False
+    begin, end = start.timestamp(), (start + DAY).timestamp()
+    assert snapshot.tls_ok(begin)
+    assert snapshot.tls_ok(end - 1)
+    assert not snapshot.tls_ok(begin - 1)
+    assert not snapshot.tls_ok(end)
+    assert min(snapshot.certificate_not_after, snapshot.ca_not_after) == end
+
+
+def test_crl_readiness_follows_the_clock(files: IdentityFiles) -> None:
+    """Time alone fails `crl` when one CRL ends, or lies ahead of a clock set back; without a file it is off."""
+    start = devcerts.now() - datetime.timedelta(minutes=1)
+    crls = make_crl(pki().root) + make_crl(pki().intermediate, this_update=start, days=1)
+    put_trust(files, pki().root, pki().intermediate, crl=crls)
+    snapshot = load(files)
+    end = (start + DAY).timestamp()
+    assert snapshot.crl_next_update == end
+    assert snapshot.crl_ok(start.timestamp()) is True
+    assert snapshot.crl_ok(end - 1) is True
+    assert snapshot.crl_ok(end) is False
+    assert snapshot.crl_ok(start.timestamp() - 1) is False
     bare = load(IdentityFiles(files.private_key, files.certificate, files.client_ca, None))
-    assert bare.crl_ok(now) is None
+    assert bare.crl_ok(end) is None
+    assert bare.crl_next_update is None
+
+
+def test_without_crls_a_ca_need_not_sign_them(files: IdentityFiles) -> None:
+    """A CA that may not sign CRLs is no fault where no CRL file is set."""
+    mute = make_ca("mute", crl_sign=False)
+    put(files.client_ca, mute.pem)
+    bare = IdentityFiles(files.private_key, files.certificate, files.client_ca, None)
+    assert set(load(bare).issuers) == {mute.der}
 
 
 def test_load_judges_at_the_time_it_is_given(files: IdentityFiles) -> None:

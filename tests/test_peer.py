@@ -1,5 +1,6 @@
 """sidecar/peer.py: who the client is, and whether its chain is still good under the snapshot in service."""
 
+import datetime
 import ssl
 import time
 from contextlib import suppress
@@ -161,7 +162,8 @@ def test_times_of_every_certificate(tmp_path: Path) -> None:
 def test_a_crl_that_ends_takes_its_clients_along(tmp_path: Path) -> None:
     """Time alone makes a peer bad: when the CRL of one of its issuers ends, and only that one's."""
     world = pki()
-    lists = make_crl(world.root) + make_crl(world.intermediate, days=1)
+    start = devcerts.now() - datetime.timedelta(minutes=1)
+    lists = make_crl(world.root) + make_crl(world.intermediate, this_update=start, days=1)
     identity = snapshot(tmp_path, (world.root, world.intermediate), crl=lists)
     end = identity.crl_next_update
     assert end is not None
@@ -169,7 +171,9 @@ def test_a_crl_that_ends_takes_its_clients_along(tmp_path: Path) -> None:
     assert is_good(client, identity, end - 1)
     assert not is_good(client, identity, end)
     assert is_good(direct, identity, end)
-    assert not is_good(direct, identity, time.time() - 600)
+    assert is_good(client, identity, start.timestamp())
+    assert not is_good(client, identity, start.timestamp() - 1)
+    assert is_good(direct, identity, start.timestamp() - 1)
 
 
 def test_an_unreadable_chain_is_not_good(everybody: Identity) -> None:

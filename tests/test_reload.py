@@ -253,33 +253,36 @@ async def test_a_write_in_place_is_seen(files: IdentityFiles) -> None:
         assert await fastest(holder, lambda n: in_place(files.client_crl, pki().crl_pem(number=n))) < 1
 
 
-async def test_projected_swaps_are_seen(tmp_path: Path) -> None:
-    """Each kubelet swap is seen, also after the directory first watched is gone; so is a write into the last."""
+async def test_projected_swaps_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kubelet swap gives a notice, also when the directory first watched is gone; so does a write in place."""
+    monkeypatch.setattr(reload, "stamp", lambda files: ())
     directory = tmp_path / "projected"
     directory.mkdir()
     swap(directory, "..1", partial(pki().write, crl=pki().crl_pem(number=1)))
     holder = IdentityHolder(files_in(directory, crl=True))
     async with watching(holder):
         for number in range(2, 6):
+            await asyncio.sleep(0.6)
             before = holder.current.generation
             swap(directory, f"..{number}", partial(pki().write, crl=pki().crl_pem(number=number)))
             await until(lambda: holder.current.generation > before)  # noqa: B023 - awaited before it changes
-            await asyncio.sleep(0.3)
+        await asyncio.sleep(0.6)
         in_place(str(directory / "..5" / "ca.crl"), pki().crl_pem(number=6))
         await until(lambda: holder.current.generation == 6)
     assert holder.watch_failures == 0
 
 
-async def test_links_to_files_elsewhere(files: IdentityFiles, tmp_path: Path) -> None:
-    """Where a name is a link to another directory, a change there is seen: the resolved directories are watched."""
+async def test_links_to_files_elsewhere(files: IdentityFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a name is a link to another directory, a change there gives a notice: that directory is watched too."""
+    monkeypatch.setattr(reload, "stamp", lambda files: ())
     (tmp_path / "links").mkdir()
     for name in NAMES:
         (tmp_path / "links" / name).symlink_to(tmp_path / "tls" / name)
     holder = IdentityHolder(files_in(tmp_path / "links", crl=True))
     async with watching(holder):
-        await asyncio.sleep(0.5)
-        path = Path(str(files.client_crl))
-        assert await fastest(holder, lambda n: devcerts.write(path, pki().crl_pem(number=n))) < 1
+        await asyncio.sleep(0.6)
+        devcerts.write(Path(str(files.client_crl)), pki().crl_pem(number=3))
+        await until(lambda: holder.current.generation == 2)
 
 
 async def test_a_removed_directory_comes_back(files: IdentityFiles, tmp_path: Path) -> None:
@@ -403,14 +406,40 @@ async def test_callbacks_run_in_the_loop(files: IdentityFiles) -> None:
     assert ran == [threading.get_ident()]
 
 
-async def test_cancelling_the_watch_ends_its_thread(files: IdentityFiles) -> None:
-    """A cancelled watch leaves no thread behind, as one that was stopped."""
-    task = asyncio.create_task(watch(IdentityHolder(files), asyncio.Event()))
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_the_work_ends_with_the_watch(
+    cancelled: bool, files: IdentityFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the watch has ended, by its event or by being cancelled, its thread works no more."""
+    ended: list[bool] = []
+    real = reload._work
+
+    def work(*how: Any) -> None:
+        real(*how)
+        ended.append(True)
+
+    monkeypatch.setattr(reload, "_work", work)
+    stop = asyncio.Event()
+    task = asyncio.create_task(watch(IdentityHolder(files), stop))
     await asyncio.sleep(0.4)
-    task.cancel()
+    assert not ended
+    if cancelled:
+        task.cancel()
+    stop.set()
     with suppress(asyncio.CancelledError):
         await task
-    await until(lambda: not any(one.name == "identity-watch" for one in threading.enumerate()))
+    assert task.cancelled() is cancelled
+    assert ended == [True]
+
+
+def test_a_broken_watcher_is_told_once(files: IdentityFiles) -> None:
+    """Each failure of the watcher is counted, and the first one makes an event."""
+    log = Log()
+    holder = IdentityHolder(files, log)
+    for _ in range(3):
+        reload._watch_failed(holder, lambda call: call())
+    assert holder.watch_failures == 3
+    assert log.lines == [("identity_watch_failed", {"level": "error"})]
 
 
 def test_the_process_ends_cleanly(files: IdentityFiles) -> None:
