@@ -45,7 +45,7 @@ names: [A-Za-z_][A-Za-z0-9_]{{0,127}}; refused:
 example:
   secret-sidecar exec --url https://sidecar.example:5801 --offer-file offer.json \\
     --credential-file token --cert worker.pem --key worker.key --ca ca.pem \\
-    -- sh -c 'psql "$(cat "$DATABASE_URL_FILE")"'
+    -- sh -c 'PGPASSFILE="$PGPASS_FILE" exec psql -h db.example -f job.sql'
 
 exit codes: the command's own, 128 + signal, 126 and 127 as a shell; before it started: 64 usage;
 65 malformed offer or credential, or refused name; 66 a file is missing, unreadable or open to
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
     """Fetch, inject, run and clean up; return the command's status. Raises Fault for what is our own."""
     if (args.inject == "files") != (args.dir is not None) or (args.allow_disk and args.dir is None):
         args.refuse("--dir belongs to --inject files, which needs it; --allow-disk to --dir")
-    # Nobody without root reads our memory, and no core file has it. The command's own are as usual.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     end = worker.deadline(args)
     try:
         offer = Offer.read(args.offer_file)
         names = inject.names_of(offer, args.bundle_name)
+        # Nobody without root reads our memory, and no core file has it. The command's own are as usual.
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
         with _MODES[args.inject](args) as injection:
             with worker.client(args) as client, client.fetch(offer, deadline=end) as secrets:
                 mask = hold_signals()
@@ -90,11 +90,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(command: list[str], injection: Injection, mask: set[int]) -> int:
     """Run the command. Here no buffer of the fetch holds a value any more, only what the mode keeps for the command."""
-    stage = Stage(command, injection, mask)
-    injection.forked()
-    failure = stage.go()
-    if failure == 0:
-        return supervise(stage.pid)
+    try:
+        stage = Stage(command, injection, mask)
+        injection.forked()
+        failure = stage.go()
+    except OSError as error:
+        failure = error.errno or errno.EIO
+    else:
+        if failure == 0:
+            return supervise(stage.pid)
     if not _found(command[0]):
         failure = errno.ENOENT
     code = Exit.NOT_FOUND if failure == errno.ENOENT else Exit.NOT_EXECUTABLE
