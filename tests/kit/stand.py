@@ -7,18 +7,20 @@ import queue
 import shutil
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from provider.refs import SecretRef
+from tests.kit.canary import VALUE, WATCH
 from tests.kit.pki import Pki, pki
 from tests.kit.world import PEPPER_TEXT, PROJECT_ID, World, build_world
 
@@ -118,7 +120,7 @@ class Wire:
 
 def value_of(number: int) -> bytes:
     """Return the default value of the world's ref `number`; every one bears the canary."""
-    return f"value-{number}-c4n4ry-v4lu3".encode()
+    return f"value-{number}-{VALUE}".encode()
 
 
 @dataclass
@@ -135,6 +137,10 @@ class Stand:
     health_port: int = 0
     metrics_port: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
+    """Every line of standard output."""
+    _seen: int = 0
+    _seen_errors: int = 0
     _lines: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
 
     # --- files ---------------------------------------------------------------------------------------------------
@@ -171,6 +177,7 @@ class Stand:
         self, *, wrapper: Sequence[str] = (), program: Sequence[str] = ("-m", "sidecar", "serve"), **variables: str
     ) -> Self:
         """Start the sidecar and wait until it is ready."""
+        WATCH.add(self)
         with (self.directory / "stderr").open("ab") as errors:
             self.process = subprocess.Popen(
                 [*wrapper, sys.executable, *program],
@@ -190,6 +197,7 @@ class Stand:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
+                self.output.append(line.decode())
                 event = json.loads(line)
                 self.events.append(event)
                 self._lines.put(event)
@@ -218,6 +226,7 @@ class Stand:
         """End the process and return its exit code."""
         assert self.process is not None
         if self.process.poll() is None:
+            WATCH.look_at(self._shown())
             self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         return self.process.wait(30)
 
@@ -225,9 +234,31 @@ class Stand:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        running = self.process is not None and self.process.poll() is None
+        try:
+            WATCH.leave(self, self._shown() if running else self._kept())
+        finally:
+            if self.process is not None and running:
+                self.process.kill()
+                self.process.wait()
+
+    # --- canaries ------------------------------------------------------------------------------------------------
+    def let_out(self) -> Iterator[tuple[str, str]]:
+        """Yield what standard output and standard error got since the last call."""
+        lines, errors = self.output[self._seen :], self.stderr()[self._seen_errors :]
+        self._seen += len(lines)
+        self._seen_errors += len(errors)
+        yield "standard output", "\n".join(lines)
+        yield "standard error", errors
+
+    def _shown(self) -> Iterator[tuple[str, str]]:
+        with suppress(OSError, http.client.HTTPException):
+            yield "metrics", self.get("/metrics", self.metrics_port)[1]
+        yield from self._kept()
+
+    def _kept(self) -> Iterator[tuple[str, str]]:
+        with suppress(sqlite3.Error):
+            yield "audit rows", "\n".join(map(repr, self.world.audit()))
 
     # --- worker --------------------------------------------------------------------------------------------------
     def wire(self, pair: Any = None, source: str | None = None, *, certificate: bool = True) -> Wire:
@@ -329,7 +360,7 @@ def make_stand(
     for number, ref in enumerate(made.refs):
         stand.put(ref, value_of(number))
     if bundle is not None:
-        stand.put(bundle, b"A=1\nB=c4n4ry-v4lu3\n")
+        stand.put(bundle, f"A=1\nB={VALUE}\n".encode())
     return stand
 
 
