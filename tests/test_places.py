@@ -49,6 +49,7 @@ async def test_waiters_are_served_in_the_order_they_came() -> None:
     await asyncio.gather(*tasks)
     assert order == list(range(20))
     assert line.idle
+    assert not line._waiting
 
 
 async def test_waiting_ends_and_leaves_the_line() -> None:
