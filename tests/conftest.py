@@ -4,12 +4,16 @@ import logging
 import os
 from collections.abc import Iterator
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from tests.kit import canary
 from tests.kit.exceptions import said
+
+if TYPE_CHECKING:
+    from tests.kit.postgres import Database, Postgres
 
 # A loaded two-core machine is slow now and then: time is no property of the code under test, so no deadline.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
@@ -58,3 +62,19 @@ def pytest_configure() -> None:
     """Let the look for canaries begin."""
     canary.WATCH.awake = True
     pytest.RaisesExc.__exit__ = _judge_text  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session")
+def server() -> "Iterator[Postgres]":
+    """A running PostgreSQL of this test process; a test that stops it starts it again."""
+    from tests.kit.postgres import running
+
+    with running() as made:
+        yield made
+
+
+@pytest.fixture
+def database(server: "Postgres") -> "Iterator[Database]":
+    """A new database with the seven tables, the receipts and the rights of the role, and nothing in it."""
+    with server.database() as made:
+        yield made
