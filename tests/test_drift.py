@@ -3,13 +3,16 @@
 import errno
 import itertools
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from provider import rootfs
+from provider import mounted, rootfs
+from provider.layout import Drift, Layout
 from provider.material import Batch
 from provider.outcomes import Reason, Refused
 from provider.refs import SecretRef
@@ -128,6 +131,37 @@ def test_name_gone_before_it_is_judged(flat: Stage) -> None:
     stage = Stage(flat.root, opener)
     assert stage.values(A) == [b"new"]
     assert stage.provider.stats.drift == 1
+
+
+def test_file_without_a_name_is_drift() -> None:
+    """A file that lost its only name is not judged like one with two."""
+    with pytest.raises(Drift):
+        mounted._judged(os.stat_result((stat.S_IFREG | 0o440, 1, 1, 0, 0, 0, 5, 0, 0, 0)))
+
+
+@pytest.mark.parametrize("fact", ["st_dev", "st_ino", "st_nlink", "st_size", "st_mtime_ns", "st_ctime_ns"])
+def test_each_fact_alone_is_drift(flat: Stage, monkeypatch: pytest.MonkeyPatch, fact: str) -> None:
+    """Each fact that must not change is drift by itself; a file that only was read is none."""
+    look = Layout.look
+
+    def changed(layout: Layout, name: bytes) -> os.stat_result:
+        found = look(layout, name)
+        facts = {known: getattr(found, known) for known in dir(found) if known.startswith("st_")}
+        return SimpleNamespace(**facts | {fact: facts[fact] + 1})  # type: ignore[return-value]
+
+    assert flat.values(A) == [b"value of a"]
+    monkeypatch.setattr(Layout, "look", changed)
+    assert flat.refusal(A) is Reason.MATERIAL_UNAVAILABLE
+    assert flat.provider.stats.drift == 2
+
+
+@pytest.mark.parametrize("missing", [1, -1])
+def test_read_of_another_length(flat: Stage, monkeypatch: pytest.MonkeyPatch, missing: int) -> None:
+    """A read that brings fewer or more bytes than the size said is drift, whatever else seems unchanged."""
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *arguments: preadv(*arguments) - missing)
+    assert flat.refusal(A) is Reason.MATERIAL_UNAVAILABLE
+    assert flat.provider.stats.drift == 2
 
 
 def test_second_drift_is_unavailable(flat: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

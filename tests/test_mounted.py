@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,18 @@ def test_not_a_regular_file(flat: Stage, make: Callable[[Path], None]) -> None:
     make(path)
     path.chmod(0o440)
     assert flat.refusal(A) is Reason.MATERIAL_UNAVAILABLE
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFDIR, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFLNK])
+def test_type_alone_is_enough(kind: int) -> None:
+    """Whatever is no regular file is refused for that alone, even with the mode, links and size of a good one."""
+
+    def found(mode: int) -> os.stat_result:
+        return os.stat_result((mode, 1, 1, 1, 0, 0, 5, 0, 0, 0))
+
+    assert mounted._judged(found(stat.S_IFREG | 0o440)).st_size == 5
+    with pytest.raises(Refused):
+        mounted._judged(found(kind | 0o440))
 
 
 @pytest.mark.root

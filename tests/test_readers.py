@@ -9,10 +9,10 @@ import pytest
 
 from provider import limits, readers
 from provider.material import Batch, Slot
-from provider.memory import BufferPool
 from provider.outcomes import Reason, Refused
 from provider.readers import Readers, within
 from tests.kit.authority import secret
+from tests.kit.stage import RecordingPool
 from tests.kit.waiting import wait_for
 
 MOUNT, OTHER = 1, 2
@@ -22,7 +22,7 @@ class Source:
     """What a reader reads: it waits for `gate` and then brings a batch. Says who is waiting."""
 
     def __init__(self) -> None:
-        self.pool = BufferPool()
+        self.pool = RecordingPool()
         self.gate = threading.Event()
         self.entered = threading.Semaphore(0)
 

@@ -115,6 +115,12 @@ def test_flags_are_kept(opener: Opener, anchor: int, root: Path) -> None:
         opener(anchor, b"link", DIRECTORY)
 
 
+def test_resolve_flags() -> None:
+    """The kernel is told all that the contract names, although BENEATH alone refuses magic links today."""
+    no_xdev, no_magiclinks, beneath = 0x01, 0x02, 0x08
+    assert {how.resolve for how in rootfs._HOWS.values()} == {no_xdev | no_magiclinks | beneath}
+
+
 def test_fifo_is_not_waited_for(opener: Opener, anchor: int, root: Path) -> None:
     """A FIFO without a writer opens at once."""
     os.mkfifo(root / "fifo")

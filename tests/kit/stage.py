@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provider.material import Batch
-from provider.memory import BufferPool
+from provider.memory import Buffer, BufferPool
 from provider.mounted import MountedFiles
 from provider.outcomes import Reason, Refused
 from provider.refs import SecretRef
@@ -21,11 +21,20 @@ A, B, BUNDLE = secret("a"), secret("b"), bundle("environment")
 
 
 class RecordingPool(BufferPool):
-    """A pool that keeps sight of every mapping it ever made."""
+    """A pool that keeps sight of every mapping it ever made.
+
+    It keeps every buffer as well, so that none is wiped merely because the collector found it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.mappings: list[mmap.mmap] = []
+        self.buffers: list[Buffer] = []
+
+    def take(self, size: int) -> Buffer:
+        """Lend a buffer and remember it."""
+        self.buffers.append(super().take(size))
+        return self.buffers[-1]
 
     def _map(self, room: int) -> mmap.mmap:
         self.mappings.append(super()._map(room))
