@@ -209,24 +209,30 @@ def swap(directory: Path, generation: str, fill: Callable[[Path], object]) -> No
         shutil.rmtree(directory / old)
 
 
+def generation(number: int) -> Callable[[Path], object]:
+    """Return what fills a generation directory with the world's files and CRLs of this number."""
+    return partial(pki().write, crl=pki().crl_pem(number=number))
+
+
 def in_place(path: str | None, data: bytes) -> None:
     """Overwrite a file without a rename."""
     Path(str(path)).write_bytes(data)
 
 
 async def fastest(holder: IdentityHolder, change: Callable[[int], object]) -> float:
-    """Make a change with the next CRL number and return the seconds until it was in service: the best of three, since
-    a machine under load says nothing about us.
+    """Make a change with a new CRL number and return the seconds until it was in service: the first time below 1 s of
+    five, since a machine under load says nothing about us. A change that is not seen in 3 s counts as 3 s.
     """
-    took = []
-    for _ in range(3):
+    took = 3.0
+    for _ in range(5):
         before = holder.current.generation
         change(before + 10)
-        took.append(await until(lambda: holder.current.generation > before))  # noqa: B023 - awaited before it changes
-        if took[-1] < 1:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3):
+                took = await until(lambda: holder.current.generation > before)  # noqa: B023 - done before it changes
+        if took < 1:
             break
-        await asyncio.sleep(0.3)
-    return min(took)
+    return took
 
 
 async def test_a_rename_bites_within_a_second(files: IdentityFiles, tmp_path: Path) -> None:
@@ -258,17 +264,14 @@ async def test_projected_swaps_are_noticed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(reload, "stamp", lambda files: ())
     directory = tmp_path / "projected"
     directory.mkdir()
-    swap(directory, "..1", partial(pki().write, crl=pki().crl_pem(number=1)))
+    swap(directory, "..1", generation(1))
     holder = IdentityHolder(files_in(directory, crl=True))
     async with watching(holder):
-        for number in range(2, 6):
+        for _ in range(4):
+            assert await fastest(holder, lambda n: swap(directory, f"..{n}", generation(n))) < 1
             await asyncio.sleep(0.6)
-            before = holder.current.generation
-            swap(directory, f"..{number}", partial(pki().write, crl=pki().crl_pem(number=number)))
-            await until(lambda: holder.current.generation > before)  # noqa: B023 - awaited before it changes
-        await asyncio.sleep(0.6)
-        in_place(str(directory / "..5" / "ca.crl"), pki().crl_pem(number=6))
-        await until(lambda: holder.current.generation == 6)
+        newest = str(directory / os.readlink(directory / "..data") / "ca.crl")
+        assert await fastest(holder, lambda n: in_place(newest, pki().crl_pem(number=n))) < 1
     assert holder.watch_failures == 0
 
 
@@ -281,8 +284,8 @@ async def test_links_to_files_elsewhere(files: IdentityFiles, tmp_path: Path, mo
     holder = IdentityHolder(files_in(tmp_path / "links", crl=True))
     async with watching(holder):
         await asyncio.sleep(0.6)
-        devcerts.write(Path(str(files.client_crl)), pki().crl_pem(number=3))
-        await until(lambda: holder.current.generation == 2)
+        path = Path(str(files.client_crl))
+        assert await fastest(holder, lambda n: devcerts.write(path, pki().crl_pem(number=n))) < 1
 
 
 async def test_a_removed_directory_comes_back(files: IdentityFiles, tmp_path: Path) -> None:
