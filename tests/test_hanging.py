@@ -151,6 +151,28 @@ async def test_earlier_deadline(files: HangingFiles) -> None:
     assert provider.health() == "ok"
 
 
+async def test_root_that_changes_without_a_mount(files: HangingFiles, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A parent link that now leads to a hanging root changes no mount: `inline` may be late, `resolve` is not fooled."""
+    base = tmp_path_factory.mktemp("base")
+    (base / "good" / "root").mkdir(parents=True, mode=0o755)
+    (base / "parent").symlink_to("good")
+    write_file(base / "good" / "root" / A.file_name, b"good")
+    provider = MountedFiles(str(base / "parent" / files.point.name), RecordingPool())
+    (base / "good" / "root").rename(base / "good" / files.point.name)
+    (await provider.resolve(authority_for([A]), 0.0)).wipe()
+    assert provider.inline()
+    files.hang()
+    (base / "parent").unlink()
+    (base / "parent").symlink_to(files.point.parent)
+    async with Watch() as watch:
+        assert await refusal(provider, authority_for([A])) is Reason.ROOT_UNAVAILABLE
+    assert watch.seconds < LATE_S
+    assert watch.longest_gap < AT_ONCE_S
+    assert provider.health() == "failed"
+    assert not provider.inline()
+    files.serve()
+
+
 def test_start_on_a_root_that_hangs(files: HangingFiles) -> None:
     """The start finds a hanging root unavailable and does not hang."""
     files.hang()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from provider import rootfs
@@ -127,7 +127,6 @@ def resolved(anchor: Path, name: str, most_links: int) -> Path | None:
     return here
 
 
-@settings(max_examples=150)
 @given(st.lists(ENTRIES, min_size=1, max_size=12))
 def test_no_byte_from_outside(entries: list[Entry]) -> None:
     """Both openers deliver exactly what lies inside by every step, whatever links lead where, and nothing else."""

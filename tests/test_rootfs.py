@@ -164,6 +164,16 @@ def test_mount_inside_is_refused(opener: Opener, anchor: int, root: Path, name: 
     assert read(opener, anchor, inner)
 
 
+def test_walk_compares_mounts(monkeypatch: pytest.MonkeyPatch, anchor: int) -> None:
+    """The walk refuses a component on another mount than the anchor's, whichever component it is."""
+    for component in (1, 2, 3):
+        mounts = iter([1] * component + [2] + [1] * 3)
+        monkeypatch.setattr(rootfs, "mount_id", lambda _, mounts=mounts: next(mounts))
+        with pytest.raises(OSError, match=r"Errno") as refused:
+            rootfs.walk(anchor, b"directory/deep/file", FILE)
+        assert refused.value.errno == errno.EXDEV
+
+
 def test_magic_links_are_refused(opener: Opener, tmp_path: Path) -> None:
     """A link of procfs, which leads anywhere, is refused even when procfs itself is the root."""
     target = tmp_path / "target"
