@@ -26,7 +26,8 @@ EVENT = {"event": "process_ready", "port": 1, "healthPort": 1, "metricsPort": 1}
 def test_every_kind_is_found_in_every_spelling(kind: str, text: str) -> None:
     """A secret is found as text, in any case, in hex, in a bytes literal and in base64, wherever it stands in it."""
     assert canary.found(f"before{text}after") == {kind}
-    assert canary.found(text.upper()) == {kind}
+    if kind not in ("pepper", "credential"):  # base64 in another case is another text
+        assert canary.found(text.upper()) == canary.found(text.lower()) == {kind}
     assert canary.found(json.dumps({"a": text})) == {kind}
     raw = {"pepper": bytes(range(32)), "credential": SECRET}.get(kind, text.encode())
     assert canary.found(raw.hex()) == canary.found(raw.hex().upper()) == {kind}

@@ -10,19 +10,20 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from tests.kit import world
+from tests.kit import valid, world
 from tests.kit.exceptions import said
 
 VALUE: Final = "c4n4ry-v4lu3"
 """Part of every secret value."""
 PASSWORD: Final = "c4n4ry-p4ssw0rd"
 """Part of every password of a database."""
-_SECRETS: Final = {
-    "value": VALUE.encode(),
-    "password": PASSWORD.encode(),
-    "lease token": world.LEASE_TOKEN.encode(),
-    "credential": world.SECRET,
-    "pepper": bytes(range(32)),
+_SECRETS: Final[dict[str, tuple[bytes, ...]]] = {
+    # Beside those of the world in a store, those of the world of fakes.
+    "value": (VALUE.encode(), b"CANARY-token", b"CANARY-key", b"CANARY-bundle"),
+    "password": (PASSWORD.encode(),),
+    "lease_token": (world.LEASE_TOKEN.encode(), valid.LEASE_TOKEN.encode()),
+    "credential": (world.SECRET, valid.SECRET),
+    "pepper": (bytes(range(32)),),
 }
 
 
@@ -35,10 +36,8 @@ class Watched(Protocol):
 
 def _spellings(secret: bytes) -> Iterator[str]:
     """Yield the ways in which a text may show a secret: as it is, as Python writes bytes, in hex and in base64."""
-    if secret.isascii() and secret.decode().isprintable():
-        yield secret.decode()
-    yield repr(secret)[2:-1]
-    yield secret.hex()
+    for text in (repr(secret)[2:-1], secret.hex()):
+        yield from (text, text.upper(), text.lower())
     for encode in (b64encode, urlsafe_b64encode):
         for shift, start in enumerate((0, 2, 3)):
             # Wherever in a longer text the secret begins: the characters that no neighbour has a part in.
@@ -47,10 +46,9 @@ def _spellings(secret: bytes) -> Iterator[str]:
 
 _ANY: Final = re.compile(
     "|".join(
-        f"(?P<{kind.replace(' ', '_')}>{'|'.join(map(re.escape, dict.fromkeys(_spellings(secret))))})"
-        for kind, secret in _SECRETS.items()
-    ),
-    re.IGNORECASE,
+        f"(?P<{kind}>{'|'.join(re.escape(text) for secret in secrets for text in _spellings(secret))})"
+        for kind, secrets in _SECRETS.items()
+    )
 )
 
 
