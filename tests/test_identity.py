@@ -1,8 +1,7 @@
-"""sidecar/identity.py, trust.py and identityfiles.py: what may be an identity, and what its context then does."""
+"""sidecar/identity.py: what may be an identity, whatever is wrong with its files, and what its context then does."""
 
 import datetime
 import os
-import resource
 import ssl
 import time
 from base64 import b64decode, b64encode
@@ -27,34 +26,12 @@ from sidecar.identityfiles import FILE_BYTES, IdentityFiles, Material, read
 from sidecar.reload import IdentityHolder
 from sidecar.trust import Fault, Finding, IdentityFault, Role
 from tests.kit.exceptions import said
-from tests.kit.pki import Pki, pki, shake
+from tests.kit.pki import Pki, pki, put, put_server, put_trust, server, shake
 
 DAY = datetime.timedelta(days=1)
 OLD = devcerts.now() - 30 * DAY
 SOON = devcerts.now() + DAY
 Break = Callable[[Pki, IdentityFiles], object]
-
-
-def put(path: str | None, data: bytes) -> None:
-    """Write one file as a projector would, with mode 0600."""
-    devcerts.write(Path(str(path)), data)
-
-
-def put_server(files: IdentityFiles, pair: Pair) -> None:
-    """Write key and certificate of a server."""
-    put(files.private_key, pair.key_pem)
-    put(files.certificate, pair.chain_pem)
-
-
-def put_trust(files: IdentityFiles, *authorities: Pair, crl: bytes | None = None) -> None:
-    """Write a client CA file and a CRL file, by default one that fits it."""
-    put(files.client_ca, b"".join(one.pem for one in authorities))
-    put(files.client_crl, crl or b"".join(make_crl(one, number=9) for one in authorities))
-
-
-def server(ca: Pair, not_before: datetime.datetime | None = None) -> Pair:
-    """Issue a server leaf for localhost."""
-    return issue(ca, "localhost", server=True, dns=["localhost"], not_before=not_before)
 
 
 def fifo(path: str) -> None:
@@ -226,19 +203,6 @@ def test_all_faults_are_listed_together(files: IdentityFiles) -> None:
     assert len(str(caught.value).splitlines()) == 3
 
 
-def test_key_modes(files: IdentityFiles) -> None:
-    """A key's mode has no group write and nothing for others (contract 8); all 64 modes of both are tried."""
-    for mode in range(0o400, 0o500):
-        os.chmod(files.private_key, mode)
-        if mode & 0o027:
-            with pytest.raises(IdentityFault) as caught:
-                read(files)
-            assert caught.value.faults == (Finding(Role.PRIVATE_KEY, Fault.KEY_MODE),)
-        else:
-            with read(files) as material:
-                assert material.content[Role.PRIVATE_KEY] == pki().server.key_pem
-
-
 def test_limits_are_inclusive(files: IdentityFiles) -> None:
     """A file of exactly 1 MiB, 16 CAs and 16 CRLs are accepted; comments between certificates are no fault."""
     authorities = [pki().root, *(make_ca(f"ca {n}") for n in range(15))]
@@ -352,88 +316,6 @@ def test_broken_bytes_are_a_fault_or_harmless(role: Role, changes: list[tuple[in
         assert build(material, None, time.time()).generation == 1
 
 
-# ------------------------------------------------------------------------------------------------ reading the files
-
-
-def test_each_file_is_opened_once(files: IdentityFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reading of files that stay opens each of the four names once and nothing twice."""
-    opened: list[str] = []
-    real = os.open
-
-    def open_(path: str, flags: int) -> int:
-        opened.append(path)
-        return real(path, flags)
-
-    monkeypatch.setattr(os, "open", open_)
-    with read(files):
-        assert opened == [path for _, path in files.named()]
-        assert len(opened) == 4
-
-
-def test_files_that_change_are_read_again(files: IdentityFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a file changes between its reading and the last look, all are read again and none of the old set stays."""
-    world = pki()
-    renewed = server(world.root)
-    real = os.readv
-    changes = [lambda: put_server(files, renewed), lambda: None]
-
-    def readv(fd: int, room: list[memoryview]) -> int:
-        count = real(fd, room)
-        if bytes(room[0][:11]) == b"-----BEGIN " and b"X509 CRL" in bytes(room[0][:30]):
-            changes.pop(0)()
-        return count
-
-    monkeypatch.setattr(os, "readv", readv)
-    with read(files) as material:
-        assert material.content[Role.PRIVATE_KEY] == renewed.key_pem
-        assert material.content[Role.CERTIFICATE] == renewed.chain_pem
-    assert changes == []
-
-
-def test_files_that_keep_changing_are_refused(files: IdentityFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After three readings that a writer spoiled the fault names the file."""
-    real = os.readv
-    reads: list[int] = []
-
-    def readv(fd: int, room: list[memoryview]) -> int:
-        reads.append(fd)
-        os.utime(files.certificate, ns=(0, len(reads)))
-        return real(fd, room)
-
-    monkeypatch.setattr(os, "readv", readv)
-    with pytest.raises(IdentityFault) as caught:
-        read(files)
-    assert caught.value.faults == (Finding(Role.CERTIFICATE, Fault.CHANGING),)
-    assert len(reads) == 12
-
-
-def test_a_file_cut_short_while_read_is_refused(files: IdentityFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that loses bytes between `fstat` and the reading is never judged with zeros at its end."""
-    real = os.readv
-
-    def readv(fd: int, room: list[memoryview]) -> int:
-        os.truncate(files.client_ca, os.stat(files.client_ca).st_size - 1)
-        return real(fd, room)
-
-    monkeypatch.setattr(os, "readv", readv)
-    with pytest.raises(IdentityFault) as caught:
-        read(files)
-    assert caught.value.faults == (Finding(Role.CLIENT_CA, Fault.CHANGING),)
-
-
-def test_no_descriptor_left(files: IdentityFiles) -> None:
-    """Exhausted descriptors are a fault of their own for every file, and the next reading is good again."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        with pytest.raises(IdentityFault) as caught:
-            load(files)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert {found.fault for found in caught.value.faults} == {Fault.RESOURCES}
-    assert load(files).generation == 1
-
-
 def test_no_memory_file(files: IdentityFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system that gives no memory file is a fault with its own mend, not a crash."""
 
@@ -460,16 +342,6 @@ def test_an_old_kernel_knows_fewer_flags(files: IdentityFiles, monkeypatch: pyte
     monkeypatch.setattr(os, "memfd_create", create)
     assert load(files).generation == 1
     assert asked.count(os.MFD_CLOEXEC) == 2
-
-
-def test_projected_links_are_followed(tmp_path: Path) -> None:
-    """The kubelet's layout, `name -> ..data/name` and `..data -> ..generation`, is read like plain files."""
-    pki().write(tmp_path / "..2030", crl=pki().crl_pem())
-    (tmp_path / "..data").symlink_to("..2030")
-    for name in ("tls.key", "tls.crt", "ca.crt", "ca.crl"):
-        (tmp_path / name).symlink_to(f"..data/{name}")
-    names = ("tls.key", "tls.crt", "ca.crt", "ca.crl")
-    assert load(IdentityFiles(*(str(tmp_path / name) for name in names))).generation == 1
 
 
 # --------------------------------------------------------------------------------------------------- the key's way

@@ -1,12 +1,13 @@
 """The certificates of the valid world: one root, one intermediate, a server, clients of both CAs, and their CRLs."""
 
+import datetime
 import ssl
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from sidecar import devcerts
-from sidecar.devcerts import Pair
+from sidecar.devcerts import Pair, issue, make_crl
 from sidecar.identityfiles import IdentityFiles
 
 WORKER = "worker-1"
@@ -72,6 +73,28 @@ def files_in(directory: Path, *, crl: bool) -> IdentityFiles:
         client_ca=str(directory / "ca.crt"),
         client_crl=str(directory / "ca.crl") if crl else None,
     )
+
+
+def put(path: str | None, data: bytes) -> None:
+    """Write one file as a projector would, with mode 0600."""
+    devcerts.write(Path(str(path)), data)
+
+
+def put_server(files: IdentityFiles, pair: Pair) -> None:
+    """Write key and certificate of a server."""
+    put(files.private_key, pair.key_pem)
+    put(files.certificate, pair.chain_pem)
+
+
+def put_trust(files: IdentityFiles, *authorities: Pair, crl: bytes | None = None) -> None:
+    """Write a client CA file and a CRL file, by default one that fits it."""
+    put(files.client_ca, b"".join(one.pem for one in authorities))
+    put(files.client_crl, crl or b"".join(make_crl(one, number=9) for one in authorities))
+
+
+def server(ca: Pair, not_before: datetime.datetime | None = None) -> Pair:
+    """Issue a server leaf for localhost."""
+    return issue(ca, "localhost", server=True, dns=["localhost"], not_before=not_before)
 
 
 def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
