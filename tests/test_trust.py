@@ -26,7 +26,7 @@ CERTIFICATE = b"CERTIFICATE"
 
 
 def test_faults_are_a_closed_list() -> None:
-    """Each fault has a code of its own, fit for a label, and a mend of one line; roles name the contract's variables."""
+    """Each fault has a code of its own, fit for a label, and a mend of one line; roles name contract variables."""
     assert len({fault.code for fault in Fault}) == len(Fault)
     assert all(re.fullmatch("[a-z_]{1,32}", fault.code) for fault in Fault)
     assert all(fault.mend and "\n" not in fault.mend for fault in Fault)
