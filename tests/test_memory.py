@@ -154,9 +154,11 @@ def test_memory_that_c_code_holds_is_wiped_all_the_same() -> None:
     pool = BufferPool()
     buffer = pool.take(10)
     buffer.view[:] = b"x" * 10
-    held = (ctypes.c_char * 10).from_buffer(buffer.view)
+    held = pickle.PickleBuffer(buffer.view)
     buffer.release()
-    assert held.raw == bytes(10)
+    assert bytes(held) == bytes(10)
+    with pytest.raises(BufferError):
+        buffer.view.release()
     assert pool.outstanding == 0
     assert not pool._idle
 
