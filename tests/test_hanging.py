@@ -152,7 +152,7 @@ async def test_earlier_deadline(files: HangingFiles) -> None:
 
 
 async def test_root_that_changes_without_a_mount(files: HangingFiles, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A parent link that now leads to a hanging root changes no mount: `inline` may be late, `resolve` is not fooled."""
+    """A parent link that now leads to a hanging root changes no mount: `inline` may be late, `resolve` is not."""
     base = tmp_path_factory.mktemp("base")
     (base / "good" / "root").mkdir(parents=True, mode=0o755)
     (base / "parent").symlink_to("good")
