@@ -111,13 +111,14 @@ class Listener:
             await asyncio.sleep(0)
 
     def _admit(self, accepted: socket.socket, key: str) -> None:
-        over = len(self._places) >= self._limits.connections
-        if over or self._of_address.get(key, 0) >= self._limits.per_address:
-            self.count_close(Close.CONNECTION_LIMIT if over else Close.ADDRESS_LIMIT)
-            accepted.close()
-            return
         self._evict([one for one in self._handshakes if one.address == key], self._limits.per_address)
+        if self._of_address.get(key, 0) >= self._limits.per_address:
+            self._turn_away(accepted, Close.ADDRESS_LIMIT)
+            return
         self._evict(list(self._handshakes), self._limits.connections)
+        if len(self._places) >= self._limits.connections:
+            self._turn_away(accepted, Close.CONNECTION_LIMIT)
+            return
         connection = Connection(self._app, self, self._identity(), key)
         self._places.add(connection)
         self._of_address[key] = self._of_address.get(key, 0) + 1
@@ -126,6 +127,10 @@ class Listener:
         # Not at the end of the task's own code: a task that is cancelled before its first step never runs it.
         task.add_done_callback(lambda _: self._handshake_ended(connection, accepted))
         self._count()
+
+    def _turn_away(self, accepted: socket.socket, cause: Close) -> None:
+        self.count_close(cause)
+        accepted.close()
 
     def _evict(self, handshaking: list[Connection], limit: int) -> None:
         """Make room for one more before the end of its handshake: the oldest goes, not the new one."""
@@ -216,7 +221,8 @@ class Listener:
 
     async def stop(self) -> None:
         """Close the sockets, then every connection, and wait until what ran for them has wiped what it held."""
-        for task in (*self._accepting, *self._handshakes.values()):
+        ending = {*self._accepting, *self._handshakes.values()}
+        for task in ending:
             task.cancel()
         for listening in self._sockets:
             listening.close()
@@ -227,8 +233,7 @@ class Listener:
             await asyncio.sleep(_SWEEP_S / 5)
         for connection in tuple(self.connections):
             connection.abort()
-        await asyncio.sleep(0)
-        if self._serving:
-            await asyncio.wait(self._serving, timeout=_SETTLE_S)
+        if ending := ending | self._serving:
+            await asyncio.wait(ending, timeout=_SETTLE_S)
         if self._sweeping is not None:
             self._sweeping.cancel()

@@ -187,7 +187,7 @@ async def test_a_record_after_the_answer_does_not_hold_up_the_next_request(tmp_p
         assert (await client.ask()).status == 200
         await pause.reached.wait()
         client.send(request())
-        await running.until(lambda: running.connection.phase is Phase.RUNNING)
+        await running.until(lambda: running.connection.requests == 2)
         pause.let_go.set()
         answer = await client.answer()
         assert (answer.status, answer.header("connection")) == (200, None)

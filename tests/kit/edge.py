@@ -139,8 +139,14 @@ class Edge:
         self.clients.append(client)
         # A client's half of a handshake is done before the server's.
         ours = writer.get_extra_info("sockname")
-        open_ones = self.listener.connections
-        await self.until(lambda: any(one.transport.get_extra_info("peername") == ours for one in open_ones))
+
+        def decided() -> bool:
+            names = [one.transport.get_extra_info("peername") for one in self.listener.connections]
+            return ours in names or writer.transport.is_closing()
+
+        await self.until(decided)
+        if writer.transport.is_closing():
+            raise ConnectionResetError
         return client
 
     def plain(self) -> socket.socket:
