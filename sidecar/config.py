@@ -23,6 +23,7 @@ from sidecar.variables import (
     CREDENTIAL,
     ENABLED,
     INGRESS,
+    LOGIN,
     OWN_PREFIXES,
     PROFILE,
     PROVIDING,
@@ -46,6 +47,7 @@ __all__ = [
     "ShieldLimits",
     "Store",
     "Survey",
+    "admin_store",
     "child_environment",
     "gate",
     "load",
@@ -125,6 +127,21 @@ def store_from_environment(environ: Mapping[str, str] = os.environ) -> Store:
     store = _store(reading)
     reading.finish()
     return store
+
+
+def admin_store(url: str, environ: Mapping[str, str] = os.environ) -> Postgres:
+    """Return the PostgreSQL store as the login of this URL reaches it; TLS and pool are the environment's.
+
+    For the commands that write. Raises ConfigFaults, under the name of the URL's variable where the URL is at fault.
+    """
+    others = {name: value for name, value in environ.items() if not name.startswith(LOGIN)}
+    reading = Reading(others | {f"{LOGIN}URL": url})
+    store = _store(reading)
+    if store.postgres is None:
+        reading.fault(f"{PROVIDING}AUTHORITY", "is not postgres", "Set it so; an admin URL is for PostgreSQL alone.")
+    reading.finish()
+    assert store.postgres is not None
+    return store.postgres
 
 
 def peppers_from_environment(environ: Mapping[str, str] = os.environ) -> Peppers:

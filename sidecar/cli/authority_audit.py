@@ -1,10 +1,11 @@
 """The action `audit prune`: old audit rows go, in batches that requests wait for only milliseconds."""
 
 import argparse
+import asyncio
 import sys
 from typing import Final
 
-from sidecar.cli.authority_store import Actions, add_action, store_path
+from sidecar.cli.authority_store import Actions, add_action, database, store_path
 from sidecar.cli.common import Exit, duration_ms
 from sidecar.stores.sqlite_control import SqliteControl
 
@@ -27,8 +28,11 @@ def configure(actions: Actions) -> None:
 
 
 def _prune(args: argparse.Namespace) -> int:
+    path = store_path(args)
+    if path is None:
+        return _prune_database(args)
     deleted = 0
-    with SqliteControl(store_path(args)) as store:
+    with SqliteControl(path) as store:
         rows = store.audit_rows()
         for passed, batch in store.prune_audit(args.older_than):
             deleted += batch
@@ -36,6 +40,17 @@ def _prune(args: argparse.Namespace) -> int:
     if deleted:
         _show(rows, rows, deleted, end="\n")
     print(f"deleted {deleted} audit rows; the file keeps its size, the room is used again")
+    return Exit.DONE
+
+
+def _prune_database(args: argparse.Namespace) -> int:
+    from sidecar.stores.postgres_control import PostgresControl
+
+    async def main() -> int:
+        async with PostgresControl(database(args)) as control:
+            return sum([batch async for batch in control.prune_audit(args.older_than)])
+
+    print(f"deleted {asyncio.run(main())} audit rows; PostgreSQL uses the room again after its next vacuum")
     return Exit.DONE
 
 

@@ -2,55 +2,113 @@
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Final, TypeAlias, TypeVar
 
 from sidecar.cli.common import Exit, Fault, lines, print_json, print_table
-from sidecar.config import ConfigFaults, store_from_environment
-from sidecar.stores.control import ControlRefused, PlanFaults, Tx, Wrong
+from sidecar.config import ConfigFaults, Postgres, Store, admin_store, store_from_environment
+from sidecar.secret_file import SecretFileFault, read_secret_file
+from sidecar.stores.control import ControlDb, ControlRefused, PlanFaults, Tx, Wrong
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.sqlite_control import SqliteControl
+from sidecar.variables import LOGIN
 
 T = TypeVar("T")
 
 Act: TypeAlias = Callable[[argparse.Namespace], int]
 Actions: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-_AT_RUN_TIME: Final = (StoreFaultKind.LOCKED, StoreFaultKind.FULL)
+_AT_RUN_TIME: Final = (StoreFaultKind.LOCKED, StoreFaultKind.FULL, StoreFaultKind.UNREACHABLE)
 
 
 def add_action(actions: Actions, name: str, act: Act, *, summary: str, example: str) -> argparse.ArgumentParser:
     """Add an action with the option that every one has; `example` follows the program's name in its help."""
     action = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     action.set_defaults(act=act)
-    action.add_argument("--file", metavar="STORE", help="the store file; without it the variables of serve name it")
+    where = action.add_mutually_exclusive_group()
+    where.add_argument("--file", metavar="STORE", help="the store file; without it the variables of serve name it")
+    where.add_argument(
+        "--admin-url-file", metavar="F", help="file of mode 0600 with a URL: write the PostgreSQL of those variables so"
+    )
     action.epilog = lines(("example:", f"  secret-sidecar authority {example}"))
     return action
 
 
-def store_path(args: argparse.Namespace) -> str:
-    """Return the store file's path. Raises Fault(CONFIGURATION) when neither option nor environment names one."""
-    if args.file is not None:
-        return str(args.file)
+def store_path(args: argparse.Namespace) -> str | None:
+    """Return the store file's path; None when the action is on PostgreSQL.
+
+    Raises Fault(CONFIGURATION) when neither options nor environment name a store.
+    """
+    if args.admin_url_file is not None:
+        return None
+    return str(args.file) if args.file is not None else _of_environment().authority_file
+
+
+def database(args: argparse.Namespace, *, write: bool = True) -> Postgres:
+    """Return the PostgreSQL database of an action: as the admin URL's login, or, to read alone, as `serve`'s own.
+
+    Raises Fault(CONFIGURATION): the admin URL is missing where it is needed, its file is bad, or the environment is.
+    """
+    if args.admin_url_file is not None:
+        try:
+            return admin_store(_admin_url(args.admin_url_file))
+        except ConfigFaults as faults:
+            told = str(faults).replace(f"{LOGIN}URL", "--admin-url-file")
+            raise Fault(Exit.CONFIGURATION, "The database is not well named:", told) from None
+    postgres = _of_environment().postgres
+    if write or postgres is None:
+        mend = "Give --admin-url-file F: a file of mode 0600 with the URL of the schema's owner."
+        raise Fault(Exit.CONFIGURATION, "This action writes, which the login of serve may not.", mend)
+    return postgres
+
+
+def _of_environment() -> Store:
     try:
-        path = store_from_environment().authority_file
+        return store_from_environment()
     except ConfigFaults as faults:
-        raise Fault(Exit.CONFIGURATION, "Give --file STORE, or mend the environment:", str(faults)) from None
-    if path is None:
-        raise Fault(Exit.CONFIGURATION, "These actions keep a SQLite store only.", "Give --file STORE.")
-    return path
+        wrong = "Give --file STORE or --admin-url-file F, or mend the environment:"
+        raise Fault(Exit.CONFIGURATION, wrong, str(faults)) from None
+
+
+def _admin_url(path: str) -> str:
+    """Read the URL. It holds the password of whoever owns the schema, so the file is for its owner alone."""
+    try:
+        if os.stat(path).st_mode & 0o077:
+            raise SecretFileFault("names a file that is open to others", "Set its mode to 0600.")
+        return read_secret_file(path).decode()
+    except OSError as error:
+        wrong, mend = f"names a file that cannot be read ({error.strerror})", "Look at the path and this user's rights."
+    except SecretFileFault as fault:
+        wrong, mend = fault.wrong, fault.mend
+    except UnicodeDecodeError:
+        wrong, mend = "names a file that holds no URL", "Write the URL alone into it."
+    raise Fault(Exit.CONFIGURATION, f"--admin-url-file {wrong}.", mend)
 
 
 def in_transaction(args: argparse.Namespace, step: Callable[[Tx], Awaitable[T]], *, write: bool = True) -> T:
     """Run a step in a transaction of its own on the action's store, and return what it returns once it is committed."""
 
-    async def main(store: SqliteControl) -> T:
-        async with store.transaction(write=write) as tx:
+    async def main() -> T:
+        async with _opened(args, write=write) as store, store.transaction(write=write) as tx:
             return await step(tx)
 
-    with SqliteControl(store_path(args)) as store:
-        return asyncio.run(main(store))
+    return asyncio.run(main())
+
+
+@asynccontextmanager
+async def _opened(args: argparse.Namespace, *, write: bool) -> AsyncIterator[ControlDb]:
+    path = store_path(args)
+    if path is None:
+        # Only here, so that the driver is imported by those alone who use PostgreSQL.
+        from sidecar.stores.postgres_control import PostgresControl
+
+        async with PostgresControl(database(args, write=write)) as control:
+            yield control
+    else:
+        with SqliteControl(path) as store:
+            yield store
 
 
 def moment(at_ms: object) -> str:

@@ -5,7 +5,7 @@ from enum import Enum, unique
 
 @unique
 class StoreFaultKind(Enum):
-    """What is wrong with a store. Each is an exit code 78 at start (contract 9)."""
+    """What is wrong with a store. Each is an exit code 78 at start, but for a server that is not there (contract 9)."""
 
     MISSING = "missing"
     UNREADABLE = "unreadable"
@@ -18,6 +18,10 @@ class StoreFaultKind(Enum):
     FULL = "full"
     NO_RECEIPTS = "no_receipts"
     EXISTS = "exists"
+    FOREIGN = "foreign"
+    UNREACHABLE = "unreachable"
+    LOGIN = "login"
+    RIGHTS = "rights"
 
 
 class StoreFault(Exception):

@@ -59,12 +59,13 @@ SELECT 'owner', CASE r.relkind WHEN 'S' THEN 'SEQUENCE ' WHEN 'v' THEN 'VIEW ' W
 FROM relations AS r, me
 WHERE r.relowner = me.oid
 UNION ALL
-SELECT 'owner', 'ROUTINE ' || p.oid::pg_catalog.regprocedure, NULL, NULL, NULL, NULL, true
+SELECT 'owner', 'ROUTINE ' || pg_catalog.quote_ident(s.nspname) || '.' || pg_catalog.quote_ident(p.proname) || '('
+    || pg_catalog.pg_get_function_identity_arguments(p.oid) || ')', NULL, NULL, NULL, NULL, true
 FROM pg_catalog.pg_proc AS p
     JOIN spaces AS s ON s.oid = p.pronamespace, me
 WHERE p.proowner = me.oid
 UNION ALL
-SELECT 'owner', 'TYPE ' || t.oid::pg_catalog.regtype, NULL, NULL, NULL, NULL, true
+SELECT 'owner', 'TYPE ' || pg_catalog.quote_ident(s.nspname) || '.' || pg_catalog.quote_ident(t.typname), NULL, NULL, NULL, NULL, true
 FROM pg_catalog.pg_type AS t
     JOIN spaces AS s ON s.oid = t.typnamespace, me
 WHERE t.typowner = me.oid AND t.typrelid = 0 AND t.typelem = 0
