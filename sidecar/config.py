@@ -47,7 +47,6 @@ __all__ = [
     "ShieldLimits",
     "Store",
     "Survey",
-    "admin_store",
     "child_environment",
     "gate",
     "load",
@@ -121,27 +120,15 @@ def survey(environ: Mapping[str, str] = os.environ) -> Survey:
     )
 
 
-def store_from_environment(environ: Mapping[str, str] = os.environ) -> Store:
-    """Return the authority store alone, for the commands that keep it. Raises ConfigFaults."""
+def store_from_environment(environ: Mapping[str, str] = os.environ, *, admin_url: str | None = None) -> Store:
+    """Return the authority store alone, for the commands that keep it; as this URL's login. Raises ConfigFaults."""
+    if admin_url is not None:
+        environ = {name: value for name, value in environ.items() if not name.startswith(LOGIN)}
+        environ[f"{LOGIN}URL"] = admin_url
     reading = Reading(environ)
     store = _store(reading)
     reading.finish()
     return store
-
-
-def admin_store(url: str, environ: Mapping[str, str] = os.environ) -> Postgres:
-    """Return the PostgreSQL store as the login of this URL reaches it; TLS and pool are the environment's.
-
-    For the commands that write. Raises ConfigFaults, under the name of the URL's variable where the URL is at fault.
-    """
-    others = {name: value for name, value in environ.items() if not name.startswith(LOGIN)}
-    reading = Reading(others | {f"{LOGIN}URL": url})
-    store = _store(reading)
-    if store.postgres is None:
-        reading.fault(f"{PROVIDING}AUTHORITY", "is not postgres", "Set it so; an admin URL is for PostgreSQL alone.")
-    reading.finish()
-    assert store.postgres is not None
-    return store.postgres
 
 
 def peppers_from_environment(environ: Mapping[str, str] = os.environ) -> Peppers:

@@ -115,7 +115,7 @@ class Server:
         """Return nothing when it went well, otherwise the last line of what it said."""
         command = [*launcher.prefix, str(self.programs / "initdb"), "-D", str(self.data), "-A", "scram-sha-256"]
         command += ["-U", SUPERUSER, f"--pwfile={password}", "--no-sync", "-E", "UTF8", "--locale=C"]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+        environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, check=False, cwd="/", **launcher.how()
@@ -141,7 +141,7 @@ class Server:
         command = [*self._launcher.prefix, str(self.programs / "postgres"), "-D", str(self.data), "-p", str(self.port)]
         for name, value in (self._settings | {"unix_socket_directories": str(self.directory)}).items():
             command += ["-c", f"{name}={value}"]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+        environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -209,7 +209,7 @@ class Server:
         """Run a script as the superuser, ended by its first error, and return what it prints: rows, unaligned."""
         command = [str(self.programs / "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
         command += ["-h", "127.0.0.1", "-p", str(self.port), "-U", SUPERUSER, "-d", database]
-        environment = {"PGPASSWORD": self.password, "PATH": os.environ.get("PATH", os.defpath)}
+        environment = {"PATH": os.defpath, "PGPASSWORD": self.password}
         done = subprocess.run(command, input=script, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(done.stderr)

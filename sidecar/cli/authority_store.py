@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final, TypeAlias, TypeVar
 
 from sidecar.cli.common import Exit, Fault, lines, print_json, print_table
-from sidecar.config import ConfigFaults, Postgres, Store, admin_store, store_from_environment
+from sidecar.config import ConfigFaults, Postgres, Store, store_from_environment
 from sidecar.secret_file import SecretFileFault, read_secret_file
 from sidecar.stores.control import ControlDb, ControlRefused, PlanFaults, Tx, Wrong
 from sidecar.stores.faults import StoreFault, StoreFaultKind
@@ -51,25 +51,21 @@ def database(args: argparse.Namespace, *, write: bool = True) -> Postgres:
 
     Raises Fault(CONFIGURATION): the admin URL is missing where it is needed, its file is bad, or the environment is.
     """
-    if args.admin_url_file is not None:
-        try:
-            return admin_store(_admin_url(args.admin_url_file))
-        except ConfigFaults as faults:
-            told = str(faults).replace(f"{LOGIN}URL", "--admin-url-file")
-            raise Fault(Exit.CONFIGURATION, "The database is not well named:", told) from None
-    postgres = _of_environment().postgres
-    if write or postgres is None:
+    url = None if args.admin_url_file is None else _admin_url(args.admin_url_file)
+    postgres = _of_environment(url).postgres
+    if postgres is None or (write and url is None):
         mend = "Give --admin-url-file F: a file of mode 0600 with the URL of the schema's owner."
         raise Fault(Exit.CONFIGURATION, "This action writes, which the login of serve may not.", mend)
     return postgres
 
 
-def _of_environment() -> Store:
+def _of_environment(url: str | None = None) -> Store:
     try:
-        return store_from_environment()
+        return store_from_environment(admin_url=url)
     except ConfigFaults as faults:
         wrong = "Give --file STORE or --admin-url-file F, or mend the environment:"
-        raise Fault(Exit.CONFIGURATION, wrong, str(faults)) from None
+        told = str(faults) if url is None else str(faults).replace(f"{LOGIN}URL", "--admin-url-file")
+        raise Fault(Exit.CONFIGURATION, wrong, told) from None
 
 
 def _admin_url(path: str) -> str:
