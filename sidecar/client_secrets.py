@@ -40,12 +40,14 @@ class Secrets(Mapping[str, memoryview]):
 
     def wipe(self) -> None:
         """Overwrite every value with zeros and end every view. Idempotent."""
-        # Zeros first: nothing that could go wrong with a view may come before them.
-        self._buffer.release()
+        # Zeros first: nothing that could go wrong with a view may come before them. The memory is given back last: it
+        # may serve another fetch only when no view reaches it.
+        self._buffer.wipe()
         for view in self._views:
             # A view that C code holds at this moment cannot be ended; it shows zeros.
             with suppress(BufferError):
                 view.release()
+        self._buffer.release()
 
     def __enter__(self) -> Self:
         return self

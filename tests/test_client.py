@@ -117,6 +117,21 @@ def test_the_largest_answer_arrives(tmp_path: Path) -> None:
         assert isinstance(side.error(client), UnexpectedAnswer)
 
 
+def test_memory_is_used_again(tmp_path: Path) -> None:
+    """Fetch after fetch uses the same memory, unless a view of it is kept: that memory serves nobody any more."""
+    side = Side.make(tmp_path)
+    with side.serving() as (_, client):
+        side.fetch(client)
+        mapped = client._core._pool.mapped_bytes
+        for _ in range(5):
+            side.fetch(client)
+        assert client._core._pool.mapped_bytes == mapped
+        with client.fetch(side.offer()) as secrets:
+            kept = secrets["SECRET_0"][:]
+        side.fetch(client)
+        assert bytes(kept) == b"\0" * 7
+
+
 def test_an_error_in_the_block_wipes(tmp_path: Path) -> None:
     """Whatever ends the caller's block, the values are wiped and the caller's error passes."""
     side = Side.make(tmp_path)

@@ -1,5 +1,6 @@
 """The client's side of TLS: the server's name and chain, its own identity, and its rotation (contract 5 and 9)."""
 
+import datetime
 import socket
 import threading
 from collections.abc import Callable
@@ -12,17 +13,17 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from provider import limits
 from sidecar import devcerts
-from sidecar.client import Tls, TlsFailed, UnexpectedAnswer
+from sidecar.client import BlockingClient, Offer, Tls, TlsFailed, UnexpectedAnswer
 from sidecar.devcerts import Pair
 from tests.kit.pki import pki
 from tests.kit.scripted import Step, ok
 from tests.kit.side import GIVEN, Side
+from tests.kit.stand import make_stand
+from tests.kit.worker import write_worker
 
 
 def _old(ca: Pair, name: str, **how: Any) -> Pair:
     """Return a pair that expired two days ago."""
-    import datetime
-
     return devcerts.issue(ca, name, not_before=devcerts.now() - datetime.timedelta(days=9), **how)
 
 
@@ -116,6 +117,37 @@ def test_an_identity_that_is_none(tmp_path: Path) -> None:
             assert error.cause is Tls.IDENTITY
             devcerts.write(path, before)
         assert server.connections == 0
+
+
+def test_a_certificate_rotates_under_a_thousand_fetches(tmp_path: Path) -> None:
+    """A thousand fetches from the real sidecar succeed while certificate and key are replaced, one after the other."""
+    stand = make_stand(tmp_path / "stand")
+    files = write_worker(tmp_path / "worker", stand.world)
+    offer = Offer.read(str(files.offer))
+    world = pki()
+    pairs = [world.client, devcerts.issue(world.intermediate, "worker-1", client=True, dns=["worker-1"])]
+    done = threading.Event()
+    rotations = 0
+
+    def rotate() -> None:
+        nonlocal rotations
+        while not done.wait(0.1):
+            rotations += 1
+            pair = pairs[rotations % 2]
+            devcerts.write(files.cert, pair.chain_pem)
+            devcerts.write(files.key, pair.key_pem)
+
+    with stand.start(), BlockingClient(f"https://localhost:{stand.port}", **files.identity()) as client:
+        rotating = threading.Thread(target=rotate)
+        rotating.start()
+        try:
+            for _ in range(1000):
+                with client.fetch(offer) as secrets:
+                    assert len(secrets["SECRET_0"]) == 20
+        finally:
+            done.set()
+            rotating.join()
+    assert rotations >= 5
 
 
 def _replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:

@@ -1,24 +1,18 @@
-"""`secret-sidecar exec`: what each mode gives the command, and that exec is a good parent (contract 9)."""
+"""`secret-sidecar exec`: what each mode gives the command, and what keeps it from running (contract 9)."""
 
 import fcntl
 import json
 import os
-import pty
-import select
-import signal
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sidecar.__main__ import main
-from tests.kit.commands import SIGNALS, exec_argv, report, run_exec, without_mounts
+from tests.kit.commands import report, run_exec, without_mounts
 from tests.kit.memscan import ROOT
 from tests.kit.scripted import Step, ok, refusal
 from tests.kit.side import BUNDLE, GIVEN, TOKEN, Side
@@ -110,129 +104,6 @@ def test_own_variables_pass(tmp_path: Path) -> None:
             env={**os.environ, "SECRET_0": "stale", "KEPT": "kept"},
         )
     assert done.stdout.splitlines() == ["value-0 kept -- a b", str(ROOT), "1"]
-
-
-@pytest.mark.parametrize(
-    ("command", "code", "text"),
-    [
-        (["sh", "-c", "exit 7"], 7, ""),
-        (["sh", "-c", "kill -KILL $$"], 137, ""),
-        (["sh", "-c", "kill -USR1 $$"], 138, ""),
-        (["no-such-command-here"], 127, "secret-sidecar exec: The command could not be started (No such file"),
-        (["/etc/passwd"], 126, "secret-sidecar exec: The command could not be started (Permission denied)"),
-        (["/"], 126, "secret-sidecar exec: The command could not be started"),
-    ],
-)
-def test_status(tmp_path: Path, command: list[str], code: int, text: str) -> None:
-    """Exec ends with the command's status, with 128 + its signal, or with 126 and 127 as a shell does."""
-    side = Side.make(tmp_path)
-    with side.serving() as (server, _):
-        done = run_exec(side.files, server.port, command=command)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith(text)
-    assert done.stderr.count("\n") == bool(text)
-
-
-def test_signal_state(tmp_path: Path) -> None:
-    """The command starts with no signal blocked or ignored, although exec holds and Python ignores some."""
-    side = Side.make(tmp_path)
-    with side.serving() as (server, _):
-        done = run_exec(side.files, server.port, command=["grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"])
-    assert [int(line.split()[1], 16) for line in done.stdout.splitlines()] == [0, 0]
-
-
-@contextmanager
-def started(argv: list[str], **how: Any) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """Start `exec` and return it with a function that reads the command's next line."""
-    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, **how) as process:
-        assert process.stdout is not None
-        try:
-            yield process, lambda: process.stdout.readline().decode().strip()  # type: ignore[union-attr]
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def test_signals_are_forwarded_once(tmp_path: Path) -> None:
-    """What a process sends to exec reaches the command, each once; exec ends when the command does."""
-    side = Side.make(tmp_path)
-    with side.serving() as (server, _), started([*exec_argv(side.files, server.port), *SIGNALS]) as (process, line):
-        assert line() == "ready"
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGWINCH, signal.SIGCONT, signal.SIGTERM):
-            process.send_signal(number)
-            assert line() == number.name
-        assert line() == ""
-        assert process.wait(20) == 3
-
-
-SHELL = """
-import fcntl, os, signal, subprocess, sys, termios
-signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-job = subprocess.Popen(sys.argv[1:], process_group=0)
-os.tcsetpgrp(0, job.pid)
-while True:
-    _, status = os.waitpid(job.pid, os.WUNTRACED)
-    if not os.WIFSTOPPED(status):
-        break
-    os.tcsetpgrp(0, os.getpgrp())
-    print("shell: stopped", flush=True)
-    os.tcsetpgrp(0, job.pid)
-    os.killpg(job.pid, signal.SIGCONT)
-print("shell: ended", os.waitstatus_to_exitcode(status), flush=True)
-"""
-
-
-def test_terminal(tmp_path: Path) -> None:
-    """The command keeps the terminal: interrupt, quit of a suspend, window size reach it once; exec stops with it."""
-    side = Side.make(tmp_path)
-    leader, terminal = pty.openpty()
-    with side.serving() as (server, _):
-        argv = [sys.executable, "-c", SHELL]
-        argv += [*exec_argv(side.files, server.port), *SIGNALS]
-        process = subprocess.Popen(
-            argv, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
-        )
-        os.close(terminal)
-        with os.fdopen(leader, "r+b", buffering=0) as screen:
-            _expect(screen, b"ready\r\n")
-            screen.write(b"\x03")
-            _expect(screen, b"SIGINT\r\n")
-            fcntl.ioctl(screen, termios.TIOCSWINSZ, b"\x20\0\x40\0\0\0\0\0")
-            _expect(screen, b"SIGWINCH\r\n")
-            screen.write(b"\x1a")
-            _expect(screen, b"shell: stopped\r\n")
-            _expect(screen, b"SIGCONT\r\n")
-            screen.write(b"\x1a")
-            _expect(screen, b"shell: stopped\r\n")
-            _expect(screen, b"SIGCONT\r\n")
-            seen_twice = _drain(screen)
-            assert b"SIGINT" not in seen_twice
-            assert b"SIGWINCH" not in seen_twice
-            for child in _children(_children(process.pid)[0]):
-                os.kill(child, signal.SIGTERM)
-            _expect(screen, b"shell: ended 3\r\n")
-            assert process.wait(20) == 0
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _expect(screen: Any, text: bytes) -> None:
-    """Read until `text` is on the screen."""
-    data = b""
-    end = time.monotonic() + 30
-    while text not in data:
-        assert select.select([screen], [], [], max(0.0, end - time.monotonic()))[0], data
-        data += screen.read(1)
-
-
-def _drain(screen: Any) -> bytes:
-    data = b""
-    while select.select([screen], [], [], 0.3)[0]:
-        data += screen.read(4096)
-    return data
 
 
 # --- nothing is run that may not be --------------------------------------------------------------------------------
