@@ -1,0 +1,163 @@
+"""One session of the PostgreSQL store: every await has an end, and one whose state is unknown is never used again.
+
+Asyncpg is the driver. Of what it can do by itself only the protocol is used: no pool, no transaction objects, no
+time limits (they would ask a server that does not answer to cancel), no cache of statements (its life is limited).
+"""
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from sidecar.postgres_config import Postgres
+from sidecar.secret_file import SecretFileFault
+from sidecar.stores import postgres_rights
+from sidecar.stores.postgres_rights import RightsFault, RightsFaultKind
+from sidecar.stores.postgres_sql import ACKNOWLEDGE, AUDIT, DURABLE, NEWEST, READ, RELEASE
+
+T = TypeVar("T")
+
+_SETTINGS: Final = {
+    # What a client says at the start of a session stands above what server, database and role have set.
+    "statement_timeout": "5000",
+    "lock_timeout": "1000",
+    "idle_in_transaction_session_timeout": "10000",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "search_path": "pg_catalog",
+}
+_GAVE_UP: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
+_LOGIN: Final = asyncpg.InvalidAuthorizationSpecificationError
+_LACKING: Final = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError)
+_LACKS: Final = RightsFault(
+    RightsFaultKind.TABLE_MISSING,
+    "A table lacks a column of the contract, or is itself missing.",
+    "Name the database of QL3, or bring the schema up to date with `secret-sidecar authority migrate`.",
+)
+
+
+class Unusable(Exception):
+    """The server gave no usable answer in time. It says nothing more, since an error's text may hold a row."""
+
+
+class WrongRights(Unusable):
+    """The server answers, but its schema or the role's rights are not those of the contract."""
+
+    def __init__(self, faults: tuple[RightsFault, ...]) -> None:
+        """Raise for these faults, at least one."""
+        super().__init__()
+        self.faults = faults
+
+
+class Session:
+    """A connection with its statements prepared. Used by one request at a time.
+
+    Any end of a call but a good one closes the session, except where the server itself gave up waiting.
+    """
+
+    __slots__ = ("_connection", "_statements")
+
+    def __init__(self, connection: Any) -> None:
+        """Take a new connection of asyncpg."""
+        self._connection = connection
+        self._statements: dict[str, Any] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is over, by either side."""
+        return bool(self._connection.is_closed())
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the server said, with its last answer, that a transaction is open or has failed."""
+        return not self.closed and bool(self._connection.is_in_transaction())
+
+    def close(self) -> None:
+        """End the session at once, without a word to the server. Idempotent."""
+        self._connection.terminate()
+
+    async def prepare(self, until: float, *, receipts: bool) -> None:
+        """Judge the role's rights, then prepare every statement, so that a request costs no more than it must.
+
+        Raises WrongRights, and Unusable when it takes until `until` on the loop's clock.
+        """
+        faults = await self._bounded(until, self._prepare(receipts=receipts))
+        if faults:
+            self.close()
+            raise WrongRights(faults)
+
+    async def _prepare(self, *, receipts: bool) -> tuple[RightsFault, ...]:
+        await self._connection.execute(DURABLE)
+        faults = await postgres_rights.judge(self._connection, receipts=receipts)
+        if faults:
+            return faults
+        try:
+            for statement in (NEWEST, AUDIT, READ, *((RELEASE, ACKNOWLEDGE) if receipts else ())):
+                self._statements[statement] = await self._connection.prepare(statement)
+        except _LACKING:
+            return (_LACKS,)
+        return ()
+
+    async def fetch(self, statement: str, until: float, *values: object) -> list[tuple[Any, ...]]:
+        """Run one of the prepared statements and return its rows. Raises Unusable."""
+        rows = await self._bounded(until, self._statements[statement].fetch(*values))
+        return [tuple(row) for row in rows]
+
+    async def tell(self, script: str, until: float) -> str:
+        """Run statements without values in one round trip; return the tag of the last one. Raises Unusable."""
+        return str(await self._bounded(until, self._connection.execute(script)))
+
+    async def _bounded(self, until: float, call: Coroutine[Any, Any, T]) -> T:
+        timer = asyncio.get_running_loop().call_at(until, self.close)
+        known = False
+        try:
+            answer = await call
+            known = True
+        except _GAVE_UP:
+            known = True  # the server gave up waiting, and says so: the session is as good as before
+            raise Unusable from None
+        except Exception:  # noqa: BLE001 - whatever a driver makes of a server that lies, it is no answer
+            raise Unusable from None
+        finally:
+            timer.cancel()
+            if not known:
+                self.close()
+        return answer
+
+
+async def connect(postgres: Postgres, tls: ssl.SSLContext | None, until: float) -> Session:
+    """Open a connection, its password file read just now; after a refused login once more, the file read again.
+
+    `tls` None: without TLS; otherwise there is no connection without it. Raises Unusable, at `until` on the loop's
+    clock at the latest.
+    """
+    for attempt in (1, 2):
+        try:
+            connection = await asyncpg.connect(
+                host=postgres.host,
+                port=postgres.port,
+                database=postgres.database,
+                user=postgres.user,
+                password=postgres.password.read(),
+                ssl="disable" if tls is None else tls,
+                timeout=max(0.001, until - asyncio.get_running_loop().time()),
+                server_settings={"application_name": postgres.application_name, **_SETTINGS},
+                statement_cache_size=0,
+                # Named only so that no PG* variable is looked at.
+                target_session_attrs="any",
+                direct_tls=False,
+            )
+        except _LOGIN:
+            # The login may have been rotated between our look at the file and the server's.
+            if attempt == 1:
+                continue
+            raise Unusable from None
+        except SecretFileFault:
+            raise Unusable from None
+        except Exception:  # noqa: BLE001 - no connection, whatever the driver calls it
+            raise Unusable from None
+        return Session(connection)
+    raise Unusable
