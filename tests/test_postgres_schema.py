@@ -3,13 +3,11 @@
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncpg
 import pytest
 
-from sidecar.__main__ import main
 from sidecar.stores import postgres_schema
 from sidecar.stores.postgres_schema import (
     AUDIT_TABLE,
@@ -21,7 +19,7 @@ from sidecar.stores.postgres_schema import (
     role_script,
 )
 from tests.kit.postgres import OWNER, Database, Postgres
-from tests.kit.world import PEPPER_TEXT
+from tests.kit.postgres_shell import Shell, shell_on
 
 CONTRACT = {
     "run_attempts": "id! run_id status executor_type worker_id worker_session_id worker_generation lease_generation"
@@ -110,47 +108,6 @@ def test_an_audit_row_names_nobody_who_was_not_let_in(
     else:
         with pytest.raises(asyncpg.CheckViolationError):
             database.execute(audit_row(outcome, subject, reasons))
-
-
-@dataclass
-class Shell:
-    """A folder, a database, and `authority` commands on it as its owner."""
-
-    folder: Path
-    database: Database
-    capture: pytest.CaptureFixture[str]
-    out: str = field(default="")
-    err: str = field(default="")
-
-    def run(self, *arguments: str, admin: bool = True) -> int:
-        """Run `authority ...` and return its exit code."""
-        url = ("--admin-url-file", str(self.folder / "admin.url")) if admin else ()
-        try:
-            code = main(["authority", *arguments, *url])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        self.out, self.err = self.capture.readouterr()
-        return code
-
-    def done(self, *arguments: str, admin: bool = True) -> str:
-        """Run an action that succeeds in silence but for its result, and return that."""
-        assert self.run(*arguments, admin=admin) == 0, self.err
-        assert self.err == ""
-        return self.out
-
-
-def shell_on(
-    database: Database, folder: Path, capture: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Shell:
-    """Return a shell on a database, in whose environment are the variables of `serve` and a pepper."""
-    for name in [name for name in os.environ if name.startswith(("QL3_", "QL_"))]:
-        monkeypatch.delenv(name)
-    for name, value in (database.environment() | {"QL3_WORKER_CREDENTIAL_PEPPER": PEPPER_TEXT}).items():
-        monkeypatch.setenv(name, value)
-    url = folder / "admin.url"
-    url.write_text(database.admin_url + "\n")
-    url.chmod(0o600)
-    return Shell(folder, database, capture)
 
 
 @pytest.fixture
