@@ -16,6 +16,7 @@ COMMANDS: Final[dict[str, str]] = {
     "check": "validate configuration, root, TLS files and store as serve would",
     "demo": "run the whole job on loopback with throw-away certificates, store and files",
     "ref": "encode, decode and hash SecretRefs",
+    "publish": "write secret values into a root so that no reader meets half of one",
     "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
     "fetch": "fetch the secrets of an offer, as a worker does",
     "exec": "run a command with the secrets of an offer, and leave nothing behind",

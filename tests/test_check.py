@@ -269,7 +269,7 @@ def test_every_finding_has_cause_and_mend(world: World) -> None:
     world.store.unlink()
     world.set(QL3_WORKER_INGRESS_PORT="x")
     for finding in world.check()[1]["findings"]:
-        assert list(finding) == ["code", "where", "cause", "mend", "severity"]
+        assert list(finding) == ["code", "severity", "where", "cause", "mend"]
         assert re.fullmatch("[a-z_]+", finding["code"]) and finding["severity"] == "error"
         assert finding["where"].startswith("QL") and finding["cause"] and not finding["cause"].endswith(".")
         assert finding["mend"][0].isupper() and finding["mend"].endswith(".")

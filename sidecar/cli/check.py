@@ -8,12 +8,12 @@ import argparse
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sidecar.cli.common import Exit, lines, print_json, print_table
 from sidecar.config import ConfigFaults, Gate, IdentityFilesConfig, Store, Survey, gate, survey
+from sidecar.findings import Finding, document
 
 if TYPE_CHECKING:
     from sidecar.trust import Finding as IdentityFinding
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 ROOT: Final = "QL3_WORKER_SECRET_ROOT_DIRECTORY"
 STORE_FILE: Final = "QL3_WORKER_SECRET_AUTHORITY_FILE"
 STORE_KIND: Final = "QL3_WORKER_SECRET_AUTHORITY"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that keeps `serve` from starting. `where` is a variable; no field holds a value, a path or a secret."""
-
-    code: str
-    where: str
-    cause: str
-    mend: str
-    severity: str = "error"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -155,8 +144,7 @@ def _store(store: Store, *, receipts: bool) -> list[Finding]:
 def _report(as_json: bool, state: str, findings: list[Finding], checked: list[str], skipped: list[str]) -> int:
     if as_json:
         summary = {"state": state, "findings": len(findings), "checked": checked, "skipped": skipped}
-        shown = [asdict(finding) for finding in findings]
-        print_json({"schemaVersion": 1, "command": "check", "findings": shown, "summary": summary})
+        print_json(document("check", findings, summary))
         return Exit.CONFIGURATION if findings else Exit.DONE
     if findings:
         print_table([(finding.where, finding.code, f"{finding.cause}. {finding.mend}") for finding in findings])
