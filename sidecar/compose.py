@@ -1,9 +1,9 @@
 """What configuration names, put together: two tables of adapters, each imported only when it is chosen (contract 8)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from provider.memory import BufferPool
 from provider.outcomes import Refused
@@ -56,8 +56,19 @@ class StartFaults(Exception):
         self.faults = tuple(faults)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreHooks:
+    """What a store tells while it serves."""
+
+    on_fault: Callable[[StartFault], None]
+    """That it cannot be served at all, as its first answer shows (contract 9)."""
+    on_event: Callable[..., None]
+    """Events, as `Events.emit`."""
+
+
 _OPENS: Final = ("material_opens", "Files opened beneath the root.")
 _DRIFT: Final = ("drift", "Reads during which a projector changed what was read.")
+_UNACKNOWLEDGED: Final = ("receipts_unacknowledged", "Receipts of a last byte that could not be written.")
 
 
 def _mounted_files(config: Config, pool: BufferPool, metrics: Metrics, on_fatal: Callable[[], None]) -> Provider:
@@ -79,7 +90,7 @@ PROVIDERS: Final[dict[str, Callable[[Config, BufferPool, Metrics, Callable[[], N
 """The one table of providers, by `QL3_WORKER_SECRET_PROVIDER`."""
 
 
-def _sqlite(config: Config, metrics: Metrics) -> Store:
+async def _sqlite(config: Config, metrics: Metrics, _hooks: StoreHooks) -> Store:
     module = import_module("sidecar.stores.sqlite")
     store = module.SqliteStore(config.authority_file, receipts=config.receipts)
     store.open()
@@ -92,9 +103,7 @@ def _sqlite(config: Config, metrics: Metrics) -> Store:
     metrics.gauge("audit_oldest_age_seconds", "Age of the oldest audit row.", stat("oldest_audit_age_s"))
     metrics.counter("store_lock_waits", "Writes that waited for the write lock.", stat("lock_waits"))
     metrics.counter("store_lock_wait_seconds", "Time that writes waited for the write lock.", stat("lock_wait_s"))
-    metrics.counter(
-        "receipts_unacknowledged", "Receipts of a last byte that could not be written.", stat("lost_acknowledgements")
-    )
+    metrics.counter(*_UNACKNOWLEDGED, stat("lost_acknowledgements"))
     metrics.counter("store_disk_full", "Writes that failed for want of space.", stat("full_disk_failures"))
     metrics.counter(
         "store_checkpoint_failures", "Checkpoints of the write-ahead log that failed.", stat("checkpoint_failures")
@@ -103,9 +112,37 @@ def _sqlite(config: Config, metrics: Metrics) -> Store:
     return opened
 
 
-STORES: Final[dict[str, Callable[[Config, Metrics], Store]]] = {"sqlite": _sqlite}
+async def _postgres(config: Config, metrics: Metrics, hooks: StoreHooks) -> Store:
+    module = import_module("sidecar.stores.postgres")
+    store = module.PostgresStore(
+        config.postgres,
+        receipts=config.receipts,
+        on_fault=lambda fault: hooks.on_fault(_start_fault(config, fault)),
+        on_wrong=lambda kind: hooks.on_event("authority_rights_wrong", level="error", fault=kind.value),
+    )
+    await store.open()
+
+    def stat(name: str) -> Callable[[], float]:
+        return lambda: float(getattr(store.stats.pool, name))
+
+    metrics.gauge("store_sessions", "Open sessions of the database.", stat("sessions"))
+    metrics.gauge("store_sessions_used", "Sessions of the database in use.", stat("used"))
+    metrics.counter("store_session_waits", "Calls that found every session in use.", stat("waits"))
+    metrics.counter("store_sessions_opened", "Sessions opened.", stat("opened"))
+    metrics.counter("store_session_failures", "Sessions that could not be opened.", stat("open_failures"))
+    metrics.counter("store_sessions_broken", "Sessions that ended in use: an answer lost or late.", stat("broken"))
+    metrics.counter(*_UNACKNOWLEDGED, lambda: store.stats.lost_acknowledgements)
+    opened: Store = store
+    return opened
+
+
+STORES: Final[dict[str, Callable[[Config, Metrics, StoreHooks], Awaitable[Store]]]] = {
+    "sqlite": _sqlite,
+    "postgres": _postgres,
+}
 """The one table of stores, by `QL3_WORKER_SECRET_AUTHORITY`."""
 
+_STORE_VARIABLES: Final = {"sqlite": "QL3_WORKER_SECRET_AUTHORITY_FILE", "postgres": "QL3_WORKER_SECRET_AUTHORITY"}
 _ROOT_MENDS: Final = {
     "invalid_configuration": "must be an absolute, normalised path that is not /",
     "root_unavailable": "must name a directory, no link, that only its owner may write unless it is mounted read-only",
@@ -151,13 +188,16 @@ def prepare_identity(config: Config, on_event: Callable[..., None], faults: list
         return None
 
 
-def prepare_store(config: Config, metrics: Metrics, faults: list[StartFault]) -> Store | None:
+async def prepare_store(config: Config, metrics: Metrics, hooks: StoreHooks, faults: list[StartFault]) -> Store | None:
     """Return the opened store, or None after adding to `faults`."""
     store_fault = import_module("sidecar.stores.faults").StoreFault
     try:
-        return STORES[config.authority](config, metrics)
+        return await STORES[config.authority](config, metrics, hooks)
     except store_fault as fault:
-        faults.append(
-            StartFault(f"store_{fault.kind.value}", "QL3_WORKER_SECRET_AUTHORITY_FILE", fault.wrong, fault.mend)
-        )
+        faults.append(_start_fault(config, fault))
         return None
+
+
+def _start_fault(config: Config, fault: Any) -> StartFault:
+    """Tell a StoreFault, whose module is not imported here."""
+    return StartFault(f"store_{fault.kind.value}", _STORE_VARIABLES[config.authority], fault.wrong, fault.mend)

@@ -14,7 +14,16 @@ from provider.memory import BufferPool
 from provider.pipeline import Ports
 from sidecar import __version__, admin
 from sidecar.app import Application
-from sidecar.compose import Provider, StartFault, StartFaults, Store, prepare_identity, prepare_provider, prepare_store
+from sidecar.compose import (
+    Provider,
+    StartFault,
+    StartFaults,
+    Store,
+    StoreHooks,
+    prepare_identity,
+    prepare_provider,
+    prepare_store,
+)
 from sidecar.config import Config
 from sidecar.events import Events
 from sidecar.exchange import AppLimits, Gate
@@ -42,11 +51,13 @@ async def serve(config: Config, events: Events) -> None:
         faults.append(_NO_C_PARSER)
     provider = prepare_provider(config, pool, metrics, lambda: _die(events), faults)
     holder = prepare_identity(config, events.emit, faults)
-    store = prepare_store(config, metrics, faults)
+    # Faults that show only while serving go the same way as those before it.
+    late: asyncio.Future[StartFault] = asyncio.get_running_loop().create_future()
+    store = await prepare_store(config, metrics, StoreHooks(late.set_result, events.emit), faults)
     try:
         if faults or holder is None or store is None:
             raise StartFaults(faults)
-        await _run(config, events, metrics, pool, provider, holder, store)
+        await _run(config, events, metrics, pool, provider, holder, store, late)
     finally:
         if store is not None:
             store.close()
@@ -60,6 +71,7 @@ async def _run(
     provider: Provider | None,
     holder: IdentityHolder,
     store: Store,
+    late: "asyncio.Future[StartFault]",
 ) -> None:
     loop = asyncio.get_running_loop()
     stopping, stopped = asyncio.Event(), asyncio.Event()
@@ -89,8 +101,11 @@ async def _run(
         events.emit(
             "process_ready", version=__version__, port=_port(sockets), healthPort=health_port, metricsPort=metrics_port,
         )  # fmt: skip
+        late.add_done_callback(lambda _: stopping.set())
         await stopping.wait()
         events.emit("process_stopping")
+        if late.done():
+            raise StartFaults([late.result()])
         app.gate = Gate.LEAVING
         await asyncio.sleep(config.limits.shutdown_delay_ms / 1000)
         app.gate = Gate.WITHDRAWN

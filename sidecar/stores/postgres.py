@@ -165,7 +165,7 @@ class PostgresStore:
         until = min(until, asyncio.get_running_loop().time() + self._postgres.connection_timeout_ms / 1000)
         session = await connect(self._postgres, self._tls, until)
         try:
-            await session.prepare(until, receipts=self._receipts)
+            await session.judge(until, receipts=self._receipts, columns=not self._settled)
         except WrongRights as wrong:
             self._judged(wrong.faults)
             raise

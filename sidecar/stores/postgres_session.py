@@ -53,7 +53,7 @@ class WrongRights(Unusable):
 
 
 class Session:
-    """A connection with its statements prepared. Used by one request at a time.
+    """A connection and what is prepared on it. Used by one request at a time.
 
     Any end of a call but a good one closes the session, except where the server itself gave up waiting.
     """
@@ -79,32 +79,41 @@ class Session:
         """End the session at once, without a word to the server. Idempotent."""
         self._connection.terminate()
 
-    async def prepare(self, until: float, *, receipts: bool) -> None:
-        """Judge the role's rights, then prepare every statement, so that a request costs no more than it must.
+    async def judge(self, until: float, *, receipts: bool, columns: bool) -> None:
+        """Judge schema and rights; `columns`: also whether every column is there, which waits for locks on any table.
 
         Raises WrongRights, and Unusable when it takes until `until` on the loop's clock.
         """
-        faults = await self._bounded(until, self._prepare(receipts=receipts))
+        faults = await self._bounded(until, self._judge(receipts=receipts, columns=columns))
         if faults:
             self.close()
             raise WrongRights(faults)
 
-    async def _prepare(self, *, receipts: bool) -> tuple[RightsFault, ...]:
+    async def _judge(self, *, receipts: bool, columns: bool) -> tuple[RightsFault, ...]:
         await self._connection.execute(DURABLE)
         faults = await postgres_rights.judge(self._connection, receipts=receipts)
-        if faults:
+        if faults or not columns:
             return faults
         try:
             for statement in (NEWEST, AUDIT, READ, *((RELEASE, ACKNOWLEDGE) if receipts else ())):
-                self._statements[statement] = await self._connection.prepare(statement)
+                await self._prepared(statement)
         except _LACKING:
             return (_LACKS,)
         return ()
 
     async def fetch(self, statement: str, until: float, *values: object) -> list[tuple[Any, ...]]:
-        """Run one of the prepared statements and return its rows. Raises Unusable."""
-        rows = await self._bounded(until, self._statements[statement].fetch(*values))
+        """Run a statement, prepared when this session first sees it, and return its rows. Raises Unusable."""
+        rows = await self._bounded(until, self._fetch(statement, values))
         return [tuple(row) for row in rows]
+
+    async def _fetch(self, statement: str, values: tuple[object, ...]) -> Any:
+        return await (await self._prepared(statement)).fetch(*values)
+
+    async def _prepared(self, statement: str) -> Any:
+        prepared = self._statements.get(statement)
+        if prepared is None:
+            prepared = self._statements[statement] = await self._connection.prepare(statement)
+        return prepared
 
     async def tell(self, script: str, until: float) -> str:
         """Run statements without values in one round trip; return the tag of the last one. Raises Unusable."""

@@ -1,7 +1,8 @@
 """Every statement that a request sends to PostgreSQL (contract 6). Names are qualified: no search path matters.
 
 Round trips of a delivery: credential 1, audit row 1, begin and lock 1, read 1, COMMIT 1; receipts add 1 before COMMIT
-and 1 after the last byte. Statements with values are prepared when a session begins.
+and 1 after the last byte. Statements with values are prepared when a session first runs them, which costs
+one more then.
 """
 
 from typing import Final
