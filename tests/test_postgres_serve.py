@@ -34,7 +34,7 @@ def healthy(stand: Stand, state: str) -> None:
 
 
 def test_a_delivery_and_what_it_leaves(tmp_path: Path, database: Database) -> None:
-    """The values arrive; an audit row and, with receipts on, rows `released` and `delivered` are there; a fence is 409."""
+    """The values arrive; the audit row is there and, with receipts on, rows `released` and `delivered`."""
     with start(make_postgres_stand(tmp_path, database), QL3_SECRET_SIDECAR_RECEIPTS="on") as stand:
         answer = stand.ask()
         assert answer.status == 200
@@ -53,7 +53,7 @@ def test_a_delivery_and_what_it_leaves(tmp_path: Path, database: Database) -> No
 
 
 def test_a_server_that_comes_late_and_goes(tmp_path: Path, server: Postgres, database: Database) -> None:
-    """Not there at the start: it listens and is not ready. Lost later: shown within 3 s, 503 at once, and back again."""
+    """Not there at the start: it listens, not ready. Lost later: shown within 3 s, 503 at once, and back again."""
     made = make_postgres_stand(tmp_path, database)
     server.stop()
     try:
@@ -170,7 +170,7 @@ def test_a_client_that_goes_while_its_attempt_waits(tmp_path: Path, database: Da
 
 
 def test_a_pepper_that_rotates(tmp_path: Path, database: Database) -> None:
-    """Under a new pepper, with the old one as the previous: the old digest is good and counted, the new one not counted."""
+    """Under a new pepper, the old one as the previous: the old digest is good and counted, the new one is good."""
     made = make_postgres_stand(tmp_path, database)
     previous = tmp_path / "previous"
     previous.touch(0o600)
