@@ -4,7 +4,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Self
 
 from provider.credential import make_token
@@ -57,22 +57,27 @@ class Surface:
         return make_token(SECOND_ID, SECOND_SECRET)
 
     @contextmanager
-    def holding(self, count: int, token: str | None = None) -> Iterator[list[Wire]]:
-        """Keep requests in flight: each waits for the last byte of its body, which comes at the end."""
+    def holding(
+        self, count: int, token: str | None = None, *, body: bytes | None = None, reason: Reason | None = None
+    ) -> Iterator[list[Wire]]:
+        """Keep requests in flight: each waits for the last byte of its body, which comes at the end.
+
+        With another `body` they end in `reason` then, instead of a delivery.
+        """
+        content = self.stand.world.body_bytes() if body is None else body
         before = self.stand.metric("in_flight")
         wires = []
         for _ in range(count):
             wire = self.stand.wire()
             wires.append(wire)
-            wire.send(self.stand.request(token=token)[:-1])
+            wire.send(self.stand.request(content, token=token)[:-1])
         wait_for(lambda: self.stand.metric("in_flight") == before + count)
         try:
             yield wires
         finally:
             for wire in wires:
-                with suppress(OSError):
-                    wire.send(b"}")
-                    self.check(wire.answer(), None)
+                wire.send(content[-1:])
+                self.check(wire.answer(), reason)
                 wire.close()
 
     # --- asking --------------------------------------------------------------------------------------------------
