@@ -1,13 +1,15 @@
 """The bare handler: one aiohttp POST route that reads the body and returns a fixed answer, over the product's TLS.
 
 `python -m bench.bare TARGET LENGTH` with the variables of `serve` that name the TLS files; says its port in one line of
-JSON. It authenticates nobody beyond the handshake, keeps no record and opens no file: it is the floor, not a model.
+JSON. With `--content FILE` the answer is that file, not LENGTH bytes, for a client that looks at it. It authenticates
+nobody beyond the handshake, keeps no record and opens no file: it is the floor, not a model.
 """
 
 import argparse
 import asyncio
 import json
 import os
+from pathlib import Path
 
 from aiohttp import web
 
@@ -19,9 +21,8 @@ from sidecar.listener import bind
 _VARIABLE = "QL3_WORKER_INGRESS_TLS_{}_FILE"
 
 
-def application(target: str, length: int) -> web.Application:
-    """Return an application whose one route answers `length` bytes and ends a connection after 100 requests."""
-    content = b"v" * length
+def application(target: str, content: bytes) -> web.Application:
+    """Return an application whose one route answers `content` and ends a connection after 100 requests."""
 
     async def answer(request: web.Request) -> web.Response:
         await request.read()
@@ -38,7 +39,7 @@ def application(target: str, length: int) -> web.Application:
     return app
 
 
-async def serve(target: str, length: int) -> None:
+async def serve(target: str, content: bytes) -> None:
     """Serve until the process is ended."""
     files = IdentityFiles(
         os.environ[_VARIABLE.format("PRIVATE_KEY")],
@@ -47,7 +48,7 @@ async def serve(target: str, length: int) -> None:
         None,
     )
     runner = web.AppRunner(
-        application(target, length),
+        application(target, content),
         access_log=None,
         keepalive_timeout=limits.IDLE_S,
         max_line_size=limits.TARGET_BYTES,
@@ -65,5 +66,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.bare", description=__doc__)
     parser.add_argument("target", help="the one path that is served")
     parser.add_argument("length", type=int, help="bytes of the answer's body")
+    parser.add_argument("--content", type=Path, help="a file whose bytes are the body instead")
     arguments = parser.parse_args()
-    asyncio.run(serve(arguments.target, arguments.length))
+    asyncio.run(
+        serve(arguments.target, arguments.content.read_bytes() if arguments.content else b"v" * arguments.length)
+    )

@@ -1,7 +1,6 @@
 """One fetch from the offer to the views, with all its attempts; the same code for the event loop and for threads."""
 
 import time
-import uuid
 from typing import Final
 
 from provider.memory import BufferPool
@@ -14,6 +13,7 @@ from sidecar.client_retry import Schedule
 from sidecar.client_secrets import Secrets
 from sidecar.client_transport import Connection, connect
 from sidecar.client_waits import EndOfTime, Waits
+from sidecar.ids import uuid4
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 """How long a fetch may take when its caller names no deadline: twice the sidecar's own for a request."""
@@ -46,7 +46,7 @@ class Core:
         schedule = Schedule(end)
         last: FetchError = OutOfTime()
         while True:
-            request_id = str(uuid.uuid4())
+            request_id = uuid4()
             try:
                 return await self._attempt(offer, request_id, end)
             except EndOfTime:

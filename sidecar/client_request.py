@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from provider.memory import Buffer, BufferPool
 from sidecar.client_errors import CredentialInvalid, Input
@@ -16,7 +15,12 @@ CredentialSource = Callable[[memoryview], int]
 
 _TOKEN_BYTES: Final = 256
 _TOKEN: Final = re.compile(rb"ql3w_[A-Za-z0-9][A-Za-z0-9._:-]{0,63}_[A-Za-z0-9_-]{43}")
-_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+_ORIGIN: Final = re.compile(
+    r"https://(?P<authority>(?:(?P<name>[A-Za-z0-9._-]{1,253})|\[(?P<address>[0-9A-Fa-f:.]{2,45})\])"
+    r"(?::(?P<port>[0-9]{1,5}))?)/?"
+)
+_HTTPS: Final = 443
+_PORTS: Final = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +34,11 @@ class Origin:
     @classmethod
     def parse(cls, url: str) -> "Origin":
         """Read `https://host[:port]`, one slash at the end allowed. Raises ValueError with a fixed text for more."""
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname or "", parts.port or (443 if parts.port is None else 0)
-            if url.rstrip("/") != f"https://{parts.netloc}" or parts.path not in {"", "/"}:
-                port = 0
-        except ValueError:
-            parts, host, port = urlsplit(""), "", 0
-        if port == 0 or "@" in parts.netloc or _HOST.fullmatch(host) is None:
+        match = _ORIGIN.fullmatch(url)
+        port = int(match["port"] or _HTTPS) if match else 0
+        if match is None or not 1 <= port <= _PORTS:
             raise ValueError("the URL must be an https origin, for example https://sidecar.example:5801")
-        return cls(host, port, parts.netloc)
+        return cls((match["name"] or match["address"]).lower(), port, match["authority"])
 
 
 def file_credential(path: str) -> CredentialSource:

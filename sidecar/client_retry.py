@@ -1,6 +1,6 @@
 """When to try again: exponential pauses with jitter, never before the server's Retry-After, never after the end."""
 
-import random
+import os
 import time
 from typing import Final
 
@@ -26,6 +26,6 @@ class Schedule:
         The pause is random, so that workers that failed together do not return together; beyond `retry_after` seconds
         where the server names them.
         """
-        pause = random.uniform(self._bound / 2, self._bound) + (retry_after or 0)  # noqa: S311 - no secret in it
+        pause = self._bound * (1 + os.urandom(1)[0] / 255) / 2 + (retry_after or 0)
         self._bound = min(self._bound * 2, LONGEST_PAUSE_S)
         return pause if time.monotonic() + pause < self._end else None

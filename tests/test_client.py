@@ -247,4 +247,4 @@ def test_nothing_of_the_server_is_imported(module: str) -> None:
         unwanted.add("asyncio")
     assert unwanted.isdisjoint(found)
     ours = {name for name in found if name.startswith("sidecar.") and not name.startswith("sidecar.client")}
-    assert ours <= {"sidecar.cli", "sidecar.cli.common", "sidecar.cli.fetch", "sidecar.cli.worker"}
+    assert ours <= {"sidecar.cli", "sidecar.cli.common", "sidecar.cli.fetch", "sidecar.cli.worker", "sidecar.ids"}
