@@ -246,11 +246,12 @@ def test_a_store_without_receipts_is_found(world: World) -> None:
     assert world.findings() == [("store_no_receipts", STORE)]
 
 
-def test_a_store_that_is_not_offered_is_found(world: World) -> None:
-    """PostgreSQL is no store of this version, and check says so as serve does."""
+def test_a_database_that_is_not_there_is_found(world: World) -> None:
+    """A PostgreSQL that does not answer is a finding: serve would listen, but not be ready."""
     world.set(**{STORE: None, "QL3_WORKER_SECRET_AUTHORITY": "postgres"})
     world.set(**{name: value for name, value in POSTGRES.items() if "POSTGRES" in name})
-    assert world.findings() == [("store_not_offered", "QL3_WORKER_SECRET_AUTHORITY")]
+    world.set(QL3_POSTGRES_WORKER_INGRESS_HOST="127.0.0.1", QL3_POSTGRES_WORKER_INGRESS_PORT="1")
+    assert world.findings() == [("store_unreachable", "QL3_WORKER_SECRET_AUTHORITY")]
 
 
 def test_a_bad_identity_is_found_file_by_file(world: World) -> None:

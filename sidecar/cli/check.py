@@ -5,6 +5,7 @@ is not looked at, and that is said.
 """
 
 import argparse
+import asyncio
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sidecar.cli.common import Exit, lines, print_json, print_table
-from sidecar.config import ConfigFaults, Gate, IdentityFilesConfig, Store, Survey, gate, survey
+from sidecar.config import ConfigFaults, Gate, IdentityFilesConfig, Postgres, Store, Survey, gate, survey
 from sidecar.findings import Finding, document
 
 if TYPE_CHECKING:
@@ -127,9 +128,14 @@ def _root_cause(path: str) -> Finding:
 
 
 def _store(store: Store, *, receipts: bool) -> list[Finding]:
-    if store.authority_file is None:
-        return [Finding("store_not_offered", STORE_KIND, "names a store that this version lacks", "Set it to sqlite.")]
     from sidecar.stores.faults import StoreFault
+
+    if store.postgres is not None:
+        try:
+            return asyncio.run(_database(store.postgres, receipts=receipts))
+        except StoreFault as fault:
+            return [Finding(f"store_{fault.kind.value}", STORE_KIND, fault.wrong.rstrip("."), fault.mend)]
+    assert store.authority_file is not None
     from sidecar.stores.sqlite import SqliteStore
 
     opened = SqliteStore(store.authority_file, receipts=receipts)
@@ -139,6 +145,16 @@ def _store(store: Store, *, receipts: bool) -> list[Finding]:
         return [Finding(f"store_{fault.kind.value}", STORE_FILE, fault.wrong.rstrip("."), fault.mend)]
     opened.close()
     return []
+
+
+async def _database(postgres: Postgres, *, receipts: bool) -> list[Finding]:
+    """Log in as `serve` does, and judge schema and rights. Raises StoreFault."""
+    from sidecar.stores.postgres_control import PostgresControl
+    from sidecar.stores.postgres_rights import judge
+
+    async with PostgresControl(postgres) as control, control.turn(write=False):
+        faults = await judge(control.connection, receipts=receipts)
+    return [Finding(f"store_{fault.kind.value}", STORE_KIND, fault.wrong.rstrip("."), fault.mend) for fault in faults]
 
 
 def _report(as_json: bool, state: str, findings: list[Finding], checked: list[str], skipped: list[str]) -> int:
