@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, str]] = {
     "demo": "run the whole job on loopback with throw-away certificates, store and files",
     "ref": "encode, decode and hash SecretRefs",
     "publish": "write secret values into a root so that no reader meets half of one",
+    "doctor": "tell what is wrong with a root of secret files, and the exact mend",
     "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
     "fetch": "fetch the secrets of an offer, as a worker does",
     "exec": "run a command with the secrets of an offer, and leave nothing behind",

@@ -62,7 +62,7 @@ def judge_target(path: str) -> list[Finding]:
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         mend = "Publish where the volume is mounted writable; readers keep their read-only mount."
         return [Finding("root_read_only", path, "the root lies on a read-only mount", mend)]
-    if not os.access(path, os.W_OK | os.X_OK | os.R_OK):
+    if not os.access(path, os.W_OK | os.X_OK | os.R_OK, effective_ids=True):
         return [Finding("root_not_writable", path, "this user may not write to the root", "Run as the root's owner.")]
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         cause, mend = "others than its owner may write to the root", f"chmod go-w {path}, or mount it read-only."
