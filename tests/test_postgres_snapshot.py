@@ -1,0 +1,220 @@
+"""What a delivery sees of PostgreSQL: everything committed before it had the lock, at the server's own time."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from provider.authority import commit, verify
+from provider.outcomes import Reason, Refused
+from provider.pipeline import AuditRecord
+from sidecar.stores import postgres_hold, postgres_sql
+from sidecar.stores.postgres_session import Session
+from tests.conformance.store_suite import deadline
+from tests.kit.postgres import Database
+from tests.kit.postgres_bed import PostgresBed, login, served, until
+from tests.kit.world import CREDENTIAL_ID
+
+FENCED = Reason.AUTHORITY_MISMATCH
+LEVELS = ("read committed", "repeatable read", "serializable")
+
+
+async def outcome(bed: PostgresBed) -> Reason | None:
+    """Do what a request does; return why it was refused, None when it was granted and the permit held."""
+    world = bed.world
+    try:
+        async with bed.store.hold(world.principal(), world.command(), deadline(), slow_material=False) as hold:
+            authority = verify(world.principal(), world.session_id, world.command(), hold)
+            permit = await commit(hold, authority, ())
+        permit.check(asyncio.get_running_loop().time())
+    except Refused as refused:
+        return refused.reason
+    return None
+
+
+@asynccontextmanager
+async def writing(bed: PostgresBed, statement: str) -> AsyncIterator[threading.Event]:
+    """A writer holds the attempt's lock and has changed something; it commits once the event is set."""
+    held, go = threading.Event(), threading.Event()
+    key = f"ql3-attempt-authority:{bed.world.attempt_id}"
+
+    async def write(connection: Any) -> None:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key)
+            await connection.execute(statement)
+            held.set()
+            await asyncio.to_thread(go.wait, 30)
+
+    writer = asyncio.create_task(asyncio.to_thread(bed.database.run, write))
+    await asyncio.to_thread(held.wait, 20)
+    try:
+        yield go
+    finally:
+        go.set()
+        await writer
+
+
+async def one_waits(bed: PostgresBed) -> bool:
+    """Tell whether somebody waits for an advisory lock of this database."""
+    rows = await bed.execute(
+        "SELECT 1 FROM pg_locks JOIN pg_database AS d ON d.oid = database"
+        " WHERE locktype = 'advisory' AND NOT granted AND d.datname = current_database()"
+    )
+    return bool(rows)
+
+
+CHANGES = {
+    "cancel": "UPDATE ql3.runs SET cancel_requested_at_ms = 1",
+    "new credential": "INSERT INTO ql3.worker_credentials SELECT credential_id, 2, worker_id, secret_digest, state,"
+    " not_before_at_ms, expires_at_ms FROM ql3.worker_credentials",
+    "renewed": "UPDATE ql3.run_dispatch_leases SET version = version + 1",
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_commits_while_a_delivery_waits_wins(database: Database, level: str, change: str) -> None:
+    """A writer with the lock changes a fact and commits while the delivery waits: it is fenced, at every default."""
+    await asyncio.to_thread(
+        database.psql, f"ALTER DATABASE {database.name} SET default_transaction_isolation = '{level}'"
+    )
+    async with served(database) as bed, writing(bed, CHANGES[change]) as go:
+        waiting = asyncio.create_task(outcome(bed))
+        while not await one_waits(bed):
+            assert not waiting.done()
+        go.set()
+        assert await waiting is FENCED
+
+
+async def test_a_writer_that_rolls_back_changes_nothing(database: Database) -> None:
+    """The twin: without a commit the waiting delivery is granted."""
+    async with served(database) as bed, writing(bed, "SELECT 1") as go:
+        waiting = asyncio.create_task(outcome(bed))
+        while not await one_waits(bed):
+            assert not waiting.done()
+        go.set()
+        assert await waiting is None
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+async def test_a_plain_begin_would_not_see_it(database: Database, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """The twin that must fail: with the default level of such a database the delivery would be granted too late."""
+
+    def plain(attempt_id: str, *, write: bool) -> str:
+        script = postgres_sql.begin(attempt_id, write=write)
+        return script.replace("ISOLATION LEVEL READ COMMITTED", f"ISOLATION LEVEL {level.upper()}")
+
+    monkeypatch.setattr(postgres_hold, "begin", plain)
+    async with served(database) as bed, writing(bed, CHANGES["cancel"]) as go:
+        waiting = asyncio.create_task(outcome(bed))
+        while not await one_waits(bed):
+            assert not waiting.done()
+        go.set()
+        assert await waiting is None
+
+
+async def test_a_writer_waits_for_a_delivery(database: Database) -> None:
+    """The lock is held from the read to COMMIT: a cancel that comes between them commits after it, not before."""
+    async with served(database) as bed:
+        world, key = bed.world, f"ql3-attempt-authority:{bed.world.attempt_id}"
+        free = "SELECT pg_try_advisory_xact_lock(hashtextextended(?, 0))"
+        async with bed.store.hold(world.principal(), world.command(), deadline(), slow_material=False) as hold:
+            authority = verify(world.principal(), world.session_id, world.command(), hold)
+            assert await bed.execute(free, key) == [(False,)]
+            await commit(hold, authority, ())
+            assert await bed.execute(free, key) == [(True,)]
+
+
+@pytest.mark.parametrize("text", ["plain", "it's \\' \\\\ $1 %s ; --", "ünï©ode-🔑", "x" * 36])
+async def test_the_lock_is_the_attempts_own(database: Database, text: str) -> None:
+    """Whatever characters an attempt id has, the lock is that of the contract's formula over this very text."""
+    async with served(database) as bed:
+        command = bed.world.command(attemptId=text)
+        async with bed.store.hold(bed.world.principal(), command, deadline(), slow_material=False):
+            rows = await bed.execute(
+                "SELECT classid::bigint << 32 | objid::bigint = hashtextextended('ql3-attempt-authority:' || ?, 0)"
+                " FROM pg_locks WHERE locktype = 'advisory' AND granted",
+                text,
+            )
+            assert rows == [(True,)]
+
+
+TABLES = {"lease": ("run_dispatch_leases", "expires_at_ms"), "session": ("worker_sessions", "lease_expires_at_ms")}
+TABLES["credential"] = ("worker_credentials", "expires_at_ms")
+
+
+@pytest.mark.parametrize("what", TABLES)
+@pytest.mark.parametrize("day", [-1, 0, 1])
+async def test_the_servers_clock_alone_counts(
+    database: Database, monkeypatch: pytest.MonkeyPatch, what: str, day: int
+) -> None:
+    """Seconds before the end it is granted and 50 ms after it fenced, whatever day this process's clock shows."""
+    table, column = TABLES[what]
+    real = time.time_ns
+    async with served(database) as bed:
+        monkeypatch.setattr(time, "time_ns", lambda: real() + day * 86_400_000_000_000)
+        monkeypatch.setattr(time, "time", lambda: time.time_ns() / 1e9)
+        now = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        await bed.execute(f"UPDATE {table} SET {column} = {now} + 5000")
+        assert await outcome(bed) is None
+        await bed.execute(f"UPDATE {table} SET {column} = {now} - 50")
+        assert await outcome(bed) is FENCED
+
+
+async def test_an_end_that_comes_while_material_is_read(database: Database) -> None:
+    """Granted 50 ms before the end; the permit is no longer good 50 ms later, by elapsed time alone."""
+    async with served(database) as bed:
+        world = bed.world
+        now = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        # The update's way back takes time, too: as long as the read was before the end, the outcome is told here.
+        for _ in range(50):
+            await bed.execute(f"UPDATE run_dispatch_leases SET expires_at_ms = {now} + 150")
+            try:
+                async with bed.store.hold(world.principal(), world.command(), deadline(), slow_material=False) as hold:
+                    authority = verify(world.principal(), world.session_id, world.command(), hold)
+                    permit = await commit(hold, authority, ())
+            except Refused:
+                continue
+            left_s = (authority.expires_at_ms - authority.now_ms) / 1000
+            permit.check(authority.read_at + left_s - 0.05)
+            for late in (0.0, 0.05):
+                with pytest.raises(Refused):
+                    permit.check(authority.read_at + left_s + late + 1e-6)
+            return
+        pytest.fail("never read before the end")
+
+
+async def test_a_plan_is_handed_over_as_text(database: Database) -> None:
+    """Whatever jsonb holds arrives as JSON text for the one parser of plans, SQL NULL as None."""
+    async with served(database) as bed:
+        world = bed.world
+        for value, expected in (('{"a": [1, "é"]}', '{"a": [1, "é"]}'), ("null", "null"), (None, None)):
+            await bed.execute("UPDATE task_execution_revisions SET plan_json = ?::text::jsonb", value)
+            async with bed.store.hold(world.principal(), world.command(), deadline(), slow_material=False) as hold:
+                assert hold.snapshot.revision is not None
+                assert hold.snapshot.revision.plan_json == expected
+
+
+async def test_round_trips(database: Database) -> None:
+    """A delivery costs five: credential, audit row, begin with lock, read, COMMIT. Counted at the driver."""
+    calls: list[str] = []
+    bounded = Session._bounded
+
+    async def counted(self: Session, until: float, call: Any) -> Any:
+        calls.append(call.__name__)
+        return await bounded(self, until, call)
+
+    async with served(database, login(database, connections=2)) as bed:
+        assert await outcome(bed) is None  # statements are prepared
+        with pytest.MonkeyPatch.context() as patch:
+            await until(bed.free)
+            bed.store._watch.stop()
+            patch.setattr(Session, "_bounded", counted)
+            await bed.store.newest(CREDENTIAL_ID)
+            await bed.store.record(AuditRecord("request", "allowed", bed.world.principal()))
+            assert await outcome(bed) is None
+        assert calls == ["_fetch", "_fetch", "execute", "_fetch", "execute"]
