@@ -17,8 +17,10 @@ COMMANDS: Final[dict[str, str]] = {
     "demo": "run the whole job on loopback with throw-away certificates, store and files",
     "ref": "encode, decode and hash SecretRefs",
     "publish": "write secret values into a root so that no reader meets half of one",
+    "manifest": "write what Kubernetes needs for a set of refs: Secret, CSI, Vault Agent",
     "doctor": "tell what is wrong with a root of secret files, and the exact mend",
     "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
+    "audit": "judge rendered Kubernetes manifests, and show the patch for each finding",
     "fetch": "fetch the secrets of an offer, as a worker does",
     "exec": "run a command with the secrets of an offer, and leave nothing behind",
 }

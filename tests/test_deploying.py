@@ -23,6 +23,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, st
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sidecar "$@"\n')
     program.chmod(0o755)
+    kubectl = folder / "bin" / "kubectl"  # a stand-in that takes what it is given: there is no cluster here
+    kubectl.write_text('#!/bin/sh\nif [ "$1" = apply ]; then grep -c "^kind:"; else test -s "${*##*=}"; fi\n')
+    kubectl.chmod(0o755)
     (folder / "work").mkdir()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("QL")}
     environ |= {"PATH": f"{program.parent}:{environ['PATH']}", "PYTHONPATH": str(ROOT)}
