@@ -26,10 +26,9 @@ _FOLDERS: Final = {18: "pginstall18", 16: "pginstall"}
 _START_S: Final = 60.0
 _NOBODY: Final = 65534
 _SETTINGS: Final = {
-    # Nothing here outlives the process, so nothing is written for a crash of the machine.
+    # Nothing here outlives the machine, so nothing waits for its disk; what was committed outlives the process.
     "fsync": "off",
     "full_page_writes": "off",
-    "synchronous_commit": "off",
     "shared_buffers": "16MB",
     "max_connections": "100",
     "max_wal_size": "256MB",
