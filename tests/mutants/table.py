@@ -7,5 +7,6 @@ from tests.mutants.deciding import DECIDING
 from tests.mutants.holding import HOLDING
 from tests.mutants.mutant import Mutant
 from tests.mutants.storing import STORING
+from tests.mutants.storing_postgres import STORING_POSTGRES
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*ASKING, *DECIDING, *STORING, *HOLDING)
+MUTANTS: Final[tuple[Mutant, ...]] = (*ASKING, *DECIDING, *STORING, *STORING_POSTGRES, *HOLDING)
