@@ -63,6 +63,7 @@ def test_a_server_that_comes_late_and_goes(tmp_path: Path, server: Postgres, dat
             server.start()
             healthy(stand, "ok")
             assert stand.ask().status == 200
+            server.psql("CHECKPOINT")  # this server forgets the last moments before a crash
             server.stop("immediate")
             began = time.monotonic()
             assert stand.ask().code == "worker_authentication_unavailable"
