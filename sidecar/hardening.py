@@ -20,6 +20,8 @@ def harden() -> None:
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
     for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_NO_NEW_PRIVS, 1)):
         if libc.prctl(option, value, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl")
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))

@@ -44,6 +44,16 @@ _STATES: Final = {"ok": 1.0, "off": 1.0, "failed": 0.0}
 
 async def serve(config: Config, events: Events) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartFaults before anything listens, OSError when an address is taken."""
+    loop = asyncio.get_running_loop()
+    end: asyncio.Future[StartFault | None] = loop.create_future()
+
+    def end_for(fault: StartFault | None) -> None:
+        if not end.done():
+            end.set_result(fault)
+
+    # First of all: as the first process of a container we would not even be killed by a signal that nobody handles.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end_for, None)
     metrics = Metrics()
     pool = BufferPool()
     faults: list[StartFault] = []
@@ -52,12 +62,11 @@ async def serve(config: Config, events: Events) -> None:
     provider = prepare_provider(config, pool, metrics, lambda: _die(events), faults)
     holder = prepare_identity(config, events.emit, faults)
     # Faults that show only while serving go the same way as those before it.
-    late: asyncio.Future[StartFault] = asyncio.get_running_loop().create_future()
-    store = await prepare_store(config, metrics, StoreHooks(late.set_result, events.emit), faults)
+    store = await prepare_store(config, metrics, StoreHooks(end_for, events.emit), faults)
     try:
         if faults or holder is None or store is None:
             raise StartFaults(faults)
-        await _run(config, events, metrics, pool, provider, holder, store, late)
+        await _run(config, events, metrics, pool, provider, holder, store, end)
     finally:
         if store is not None:
             store.close()
@@ -71,12 +80,9 @@ async def _run(
     provider: Provider | None,
     holder: IdentityHolder,
     store: Store,
-    late: "asyncio.Future[StartFault]",
+    end: "asyncio.Future[StartFault | None]",
 ) -> None:
-    loop = asyncio.get_running_loop()
-    stopping, stopped = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopped = asyncio.Event()
     app = _application(config, events, metrics, pool, provider, holder, store)
     limits = ConnectionLimits(config.limits.max_connections, config.limits.max_connections_per_address)
     listener = Listener(app, lambda: holder.current, limits, metrics)
@@ -87,7 +93,7 @@ async def _run(
     _show(metrics, pool, app.shield, holder, events, checks)
     sockets = bind(config.listen.host, config.listen.port)
     runners: list[web.AppRunner] = []
-    watching = loop.create_task(watch(holder, stopped))
+    watching = asyncio.create_task(watch(holder, stopped))
     try:
         runner, health_port = await admin.start(admin.health(checks), config.health.host, config.health.port)
         runners.append(runner)
@@ -101,11 +107,10 @@ async def _run(
         events.emit(
             "process_ready", version=__version__, port=_port(sockets), healthPort=health_port, metricsPort=metrics_port,
         )  # fmt: skip
-        late.add_done_callback(lambda _: stopping.set())
-        await stopping.wait()
+        fault = await end
         events.emit("process_stopping")
-        if late.done():
-            raise StartFaults([late.result()])
+        if fault is not None:
+            raise StartFaults([fault])
         app.gate = Gate.LEAVING
         await asyncio.sleep(config.limits.shutdown_delay_ms / 1000)
         app.gate = Gate.WITHDRAWN
@@ -115,9 +120,7 @@ async def _run(
         await listener.stop()
         for one in sockets:
             one.close()
-        for runner in runners:
-            await runner.cleanup()
-        await watching
+        await asyncio.gather(watching, *(runner.cleanup() for runner in runners))
 
 
 def _application(

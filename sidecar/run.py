@@ -1,4 +1,4 @@
-"""From a good configuration to an exit code: hardening, the event loop, what stands against a start (contract 9)."""
+"""From a good configuration to an exit code: the event loop, what stands against a start (contract 9)."""
 
 import asyncio
 import sys
@@ -6,7 +6,6 @@ import sys
 from sidecar.compose import StartFaults
 from sidecar.config import Config
 from sidecar.events import Events
-from sidecar.hardening import harden
 from sidecar.process import serve
 
 
@@ -15,7 +14,6 @@ def run(config: Config) -> int:
     events = Events(config.replica_id)
     events.emit("process_starting")
     try:
-        harden()
         asyncio.run(serve(config, events))
     except StartFaults as faults:
         for fault in faults.faults:

@@ -4,9 +4,10 @@ import argparse
 import sys
 from importlib import import_module
 
-from sidecar.cli.common import Exit, lines
+from sidecar.cli.common import Exit, Fault, lines
 from sidecar.config import ConfigFaults, Gate, gate, load
 from sidecar.events import Events
+from sidecar.hardening import harden
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,7 @@ def run(_: argparse.Namespace) -> int:
             events.emit("process_disabled")
             events.close()
             return Exit.DONE
+        _harden()
         config = load()
     except ConfigFaults as faults:
         events = Events("")
@@ -38,3 +40,12 @@ def run(_: argparse.Namespace) -> int:
         return Exit.CONFIGURATION
     # Only now is anything of the serving half imported.
     return int(import_module("sidecar.run").run(config))
+
+
+def _harden() -> None:
+    """Protect the process before the configuration, which holds its first secret, is read."""
+    try:
+        harden()
+    except OSError as error:
+        wrong = f"The kernel refuses to protect this process ({error.strerror})."
+        raise Fault(Exit.FAILED, wrong, "Allow it prctl and setrlimit.") from None
