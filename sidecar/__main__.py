@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, str]] = {
     "publish": "write secret values into a root so that no reader meets half of one",
     "manifest": "write what Kubernetes needs for a set of refs: Secret, CSI, Vault Agent",
     "doctor": "tell what is wrong with a root of secret files, and the exact mend",
+    "inventory": "compare the refs that the store names with the files of a root",
     "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
     "audit": "judge rendered Kubernetes manifests, and show the patch for each finding",
     "fetch": "fetch the secrets of an offer, as a worker does",
