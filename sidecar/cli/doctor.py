@@ -8,6 +8,7 @@ from sidecar.cli.common import lines, print_table
 from sidecar.doctor import Examination, Known, examine, read_refs
 from sidecar.doctor.examine import label
 from sidecar.findings import Finding, counted, printable, report
+from sidecar.variables import PROVIDING
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = lines(
         (
             "Run it as the user that the sidecar runs as, in its container. Changes nothing and never shows a value.",
+            "Without --refs the refs are those of the store that the variables of serve name, if they name one.",
             "Ends with 65 for any error.",
             "",
             "example:",
@@ -41,9 +43,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _known(args: argparse.Namespace) -> tuple[dict[str, Known] | None, list[Finding]]:
     if args.refs is None:
-        return None, []
+        return _of_the_store(), []
     refs, faults = read_refs(args.refs)
     return {name: Known(ref) for name, ref in refs.items()}, faults
+
+
+def _of_the_store() -> dict[str, Known] | None:
+    """The refs that a delivery may ask for, where the variables of serve name a store; otherwise None."""
+    if f"{PROVIDING}AUTHORITY" not in os.environ:
+        return None
+    from sidecar.cli.store_reading import read_references
+
+    named, _, _ = read_references(argparse.Namespace(file=None, admin_url_file=None))
+    return {name: Known(one.ref, one.bundle) for name, one in named.wanted().items()}
 
 
 def _summary(result: Examination, known: Mapping[str, Known] | None) -> dict[str, object]:
