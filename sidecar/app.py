@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 
 from provider.outcomes import DELIVERED, PROVIDER_CODE, Reason, Refused, Stage
-from provider.pipeline import Ports, deliver
+from provider.pipeline import deliver
+from provider.ports import Ports
 from sidecar import answers
 from sidecar.connection import Connection, PeerGone, Phase
 from sidecar.events import Events

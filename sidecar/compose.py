@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol
 
 from provider.memory import BufferPool
 from provider.outcomes import Refused
-from provider.pipeline import AuditLog, AuthorityStore, CredentialStore, SecretProvider
+from provider.ports import AuditLog, AuthorityStore, CredentialStore, SecretProvider
 from sidecar.config import Config
 from sidecar.identityfiles import IdentityFiles
 from sidecar.metrics import Metrics

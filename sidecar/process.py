@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from provider.memory import BufferPool
-from provider.pipeline import Ports
+from provider.ports import Ports
 from sidecar import __version__, admin
 from sidecar.app import Application
 from sidecar.compose import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provider.pipeline import AuditRecord
+from provider.ports import AuditRecord
 from sidecar.stores import control
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.sqlite import SqliteStore

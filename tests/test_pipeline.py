@@ -14,7 +14,8 @@ from provider.authority import Authority, Permit
 from provider.credential import PeerNames
 from provider.material import Batch, Slot
 from provider.outcomes import Reason, Refused
-from provider.pipeline import Admitted, AuditRecord, admit, deliver
+from provider.pipeline import Admitted, admit, deliver
+from provider.ports import AuditRecord
 from provider.refs import SecretRef
 from tests.kit import valid
 from tests.kit.fakes import (

@@ -11,7 +11,7 @@ import pytest
 
 from provider.authority import commit, verify
 from provider.outcomes import Reason, Refused
-from provider.pipeline import AuditRecord
+from provider.ports import AuditRecord
 from sidecar.stores import postgres_hold, postgres_sql
 from sidecar.stores.postgres_session import Session
 from tests.conformance.store_suite import deadline

@@ -26,7 +26,8 @@ from provider.credential import PeerNames, Peppers, Principal, make_token
 from provider.material import Batch, Slot
 from provider.memory import BufferPool
 from provider.outcomes import Reason, Refused, Stage
-from provider.pipeline import Admitted, AuditRecord, Ports, deliver
+from provider.pipeline import Admitted, deliver
+from provider.ports import AuditRecord, Ports
 from provider.wire import Response
 from sidecar.stores import control, postgres_control
 from sidecar.stores.control import ControlDb, ControlRefused, Tx
@@ -469,7 +470,7 @@ def test_the_model_notices_a_lock_that_holds_nobody(database: Database, monkeypa
 def test_on_sqlite_for_long(tmp_path: Path) -> None:
     """The same, with many more runs of more steps."""
     with on_sqlite(tmp_path / "store.db") as (rig, runner):
-        play(rig, runner, examples=100, steps=40)
+        play(rig, runner, examples=300, steps=40)
 
 
 @pytest.mark.soak
@@ -477,4 +478,4 @@ def test_on_sqlite_for_long(tmp_path: Path) -> None:
 def test_on_postgres_for_long(database: Database) -> None:
     """The same, with many more runs of more steps."""
     with on_postgres(database) as (rig, runner):
-        play(rig, runner, examples=100, steps=40)
+        play(rig, runner, examples=300, steps=40)

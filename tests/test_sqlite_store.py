@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from provider.outcomes import Reason, Refused
-from provider.pipeline import AuditRecord
+from provider.ports import AuditRecord
 from sidecar.stores import sqlite_lock
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.sqlite import SqliteStore
@@ -414,7 +414,7 @@ def test_a_killed_sidecar_loses_no_committed_row(quick_path: Path) -> None:
     script = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from provider.pipeline import AuditRecord
+from provider.ports import AuditRecord
 from sidecar.stores.sqlite import SqliteStore
 
 async def main():

@@ -15,7 +15,7 @@ from provider.command import Command
 from provider.credential import CredentialRow, Principal
 from provider.limits import PLACES_WAIT_S
 from provider.outcomes import Reason, Refused
-from provider.pipeline import AuditRecord
+from provider.ports import AuditRecord
 from provider.receipts import Receipt
 from sidecar.ids import uuid4
 from sidecar.postgres_config import Postgres

@@ -20,7 +20,7 @@ from provider.authority import Permit
 from provider.command import Command
 from provider.credential import CredentialRow, Principal
 from provider.outcomes import Reason, Refused
-from provider.pipeline import AuditRecord
+from provider.ports import AuditRecord
 from provider.receipts import Receipt
 from sidecar.ids import uuid4
 from sidecar.stores.faults import StoreFault, StoreFaultKind

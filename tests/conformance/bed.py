@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from provider.pipeline import AuditLog, AuthorityStore, CredentialStore
+from provider.ports import AuditLog, AuthorityStore, CredentialStore
 from tests.kit.world import World
 
 

@@ -10,7 +10,7 @@ import pytest
 from provider import limits
 from provider.authority import Authority, Permit, commit, verify
 from provider.outcomes import Reason, Refused
-from provider.pipeline import AuditRecord
+from provider.ports import AuditRecord
 from provider.receipts import Receipt
 from tests.conformance.bed import Bed
 from tests.conformance.cases import (

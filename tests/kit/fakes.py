@@ -16,7 +16,8 @@ from provider.credential import CredentialRow, PeerNames, Principal
 from provider.material import Batch, Slot
 from provider.memory import BufferPool
 from provider.outcomes import Reason, Refused, Stage
-from provider.pipeline import Admitted, AuditRecord, Ports, SecretProvider
+from provider.pipeline import Admitted
+from provider.ports import AuditRecord, Ports, SecretProvider
 from provider.receipts import Receipt
 from provider.refs import SecretRef
 from provider.snapshot import Snapshot
