@@ -26,4 +26,5 @@ MECHANISMS: Final[dict[str, str]] = {
     "P21": "One descriptor for the generation; names and facts are looked at again after the last read.",
     "P22": "Failures by the hash of the leaf certificate, in a fixed window; only who failed can be refused.",
     "P23": "The verified chain is judged against the snapshot in service, at each request and before the first byte.",
+    "P24": "Every new session is judged by the catalogue; writing takes the owner's login and our marker table.",
 }

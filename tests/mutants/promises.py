@@ -26,4 +26,5 @@ PROMISES: Final[dict[str, str]] = {
     "P21": "A batch is of one generation, and whatever changed under the reader is not delivered.",
     "P22": "Guessing is bounded for each certificate, and who never failed is not held back by those who did.",
     "P23": "A client whose certificate was revoked, has ended or lost its CA is not served, on old connections either.",
+    "P24": "The database login may do what serving needs and nothing else, and nobody of ours writes QL3's own tables.",
 }

@@ -5,8 +5,9 @@ from typing import Final
 from tests.mutants.asking import ASKING
 from tests.mutants.deciding import DECIDING
 from tests.mutants.holding import HOLDING
+from tests.mutants.keeping_postgres import KEEPING_POSTGRES
 from tests.mutants.mutant import Mutant
 from tests.mutants.storing import STORING
 from tests.mutants.storing_postgres import STORING_POSTGRES
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*ASKING, *DECIDING, *STORING, *STORING_POSTGRES, *HOLDING)
+MUTANTS: Final[tuple[Mutant, ...]] = (*ASKING, *DECIDING, *STORING, *STORING_POSTGRES, *HOLDING, *KEEPING_POSTGRES)
