@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, str]] = {
     "manifest": "write what Kubernetes needs for a set of refs: Secret, CSI, Vault Agent",
     "doctor": "tell what is wrong with a root of secret files, and the exact mend",
     "inventory": "compare the refs that the store names with the files of a root",
+    "retention": "plan which old versions may go, and let them go",
     "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
     "audit": "judge rendered Kubernetes manifests, and show the patch for each finding",
     "fetch": "fetch the secrets of an offer, as a worker does",

@@ -52,6 +52,8 @@ class Source:
     limit: int = VALUE_BYTES
     ref: SecretRef | None = None
     """None where only the file's name is known."""
+    held: Buffer | None = None
+    """A buffer that is filled by the value, in place of a path; its owner releases it."""
 
 
 @contextmanager
@@ -119,6 +121,10 @@ class Inputs:
     @contextmanager
     def value(self, source: Source) -> Iterator[memoryview]:
         """Give a view of a value, read now; standard input, which is there once, is kept. Raises BadValue."""
+        if source.held is not None:
+            with source.held.view[:] as view:
+                yield view
+            return
         if source.path is None:
             if self._kept is None:
                 with _read(self.pool, self._stdin, source.limit) as (buffer, length):

@@ -125,13 +125,25 @@ def _values(inputs: Inputs, origin: int, kept: Sequence[str], write: "_Write") -
         for source in inputs.sources:
             where = source.where
             with inputs.value(source) as view:
-                write(source.file_name, view)
+                write(source.file_name, view, _since(inputs.pool, origin, source.file_name, view))
         for name in kept:
             where = name
             with _kept_value(inputs.pool, origin, name) as view:
-                write(name, view)
+                write(name, view, os.stat(name, dir_fd=origin).st_mtime_ns)
     except BadValue as bad:
         raise Unpublished([value_finding(bad.code, where)]) from None
+
+
+def _since(pool: BufferPool, origin: int, name: str, view: memoryview) -> int | None:
+    """Return since when this very value is in force, None when it is new: retention counts a value's age."""
+    try:
+        status = os.stat(name, dir_fd=origin, follow_symlinks=False)
+        if status.st_size != len(view) or not stat.S_ISREG(status.st_mode):
+            return None
+        with _kept_value(pool, origin, name) as before:
+            return status.st_mtime_ns if before == view else None
+    except (OSError, BadValue):
+        return None
 
 
 class _Write:
@@ -142,7 +154,7 @@ class _Write:
         self._how = how
         self._rename = rename
 
-    def __call__(self, name: str, view: memoryview) -> None:
+    def __call__(self, name: str, view: memoryview, since_ns: int | None) -> None:
         made = f"{NEW}{name}" if self._rename else name
         descriptor = os.open(made, _CREATE, 0o600, dir_fd=self._directory)
         try:
@@ -153,6 +165,8 @@ class _Write:
             if self._how.gid is not None:
                 os.fchown(descriptor, -1, self._how.gid)
             os.fchmod(descriptor, self._how.mode)
+            if since_ns is not None:
+                os.utime(descriptor, ns=(since_ns, since_ns))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
