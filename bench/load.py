@@ -42,6 +42,8 @@ class Plan:
     """Length of the measured window."""
     requests: int | None = None
     """End after so many answers instead, all of them measured."""
+    others: tuple[str, ...] = ()
+    """Further requests: the connections send `request` and these in turn, each always the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,12 @@ def processor_time(pid: int) -> tuple[float, float]:
 class Connection:
     """One TLS connection: hands over a request, counts its answer, begins again."""
 
-    __slots__ = ("_client", "_data", "_left", "_source", "_started", "socket")
+    __slots__ = ("_client", "_data", "_left", "_request", "_source", "_started", "socket")
 
-    def __init__(self, client: "Client", source: str) -> None:
-        """Connect from the address `source`."""
+    def __init__(self, client: "Client", source: str, request: bytes) -> None:
+        """Connect from the address `source` and send this request again and again."""
         self._client = client
+        self._request = request
         self._source = source
         self.open()
 
@@ -107,7 +110,7 @@ class Connection:
     def _send(self) -> None:
         # A request is far smaller than a socket's buffer, so it is taken whole; the time of a first one includes
         # connect and handshake.
-        self.socket.send(self._client.request)
+        self.socket.send(self._request)
 
     def _take(self, data: bytes) -> None:
         self._data += data
@@ -145,7 +148,7 @@ class Client:
     def __init__(self, plan: Plan) -> None:
         """Prepare; nothing is connected before `run`."""
         self.plan = plan
-        self.request = plan.request.encode("ascii")
+        self.requests = [one.encode("ascii") for one in (plan.request, *plan.others)]
         self.context = ssl.create_default_context(cadata=plan.ca)
         self.context.load_cert_chain(plan.pair)
         self.poll = select.epoll()
@@ -155,7 +158,10 @@ class Client:
     def run(self) -> Measured:
         """Load the server, first unmeasured, then for the window."""
         plan = self.plan
-        connections = [Connection(self, f"127.0.0.{1 + number % plan.addresses}") for number in range(plan.connections)]
+        connections = [
+            Connection(self, f"127.0.0.{1 + number % plan.addresses}", self.requests[number % len(self.requests)])
+            for number in range(plan.connections)
+        ]
         if plan.requests is None:
             self._until(time.perf_counter() + plan.warm_up_s, None)
         self.took.clear()

@@ -72,7 +72,7 @@ def product(directory: Path, refs: int, settings: Settings) -> Iterator[Stand]:
         stand.link({ref: value_of(number) for number, ref in enumerate(stand.world.refs)})
         stand.start(**LIMITS)
         assert stand.process is not None
-        _pin(stand.process.pid, settings.server_cpu)
+        pin(stand.process.pid, settings.server_cpu)
         yield stand
 
 
@@ -89,14 +89,15 @@ def bare(stand: Stand, length: int, settings: Settings) -> Iterator[tuple[int, i
     try:
         assert process.stdout is not None
         port = json.loads(process.stdout.readline())["port"]
-        _pin(process.pid, settings.server_cpu)
+        pin(process.pid, settings.server_cpu)
         yield process.pid, port
     finally:
         process.kill()
         process.communicate()
 
 
-def _pin(pid: int, cpu: int | None) -> None:
+def pin(pid: int, cpu: int | None) -> None:
+    """Keep every thread of a process to one processor."""
     if cpu is not None:
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), {cpu})

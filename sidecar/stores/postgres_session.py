@@ -112,7 +112,9 @@ class Session:
     async def _prepared(self, statement: str) -> Any:
         prepared = self._statements.get(statement)
         if prepared is None:
-            prepared = self._statements[statement] = await self._connection.prepare(statement)
+            # Without a name of ours, and without its cache, the driver would have it parsed again each time.
+            prepared = await self._connection.prepare(statement, name=f"statement_{len(self._statements)}")
+            self._statements[statement] = prepared
         return prepared
 
     async def tell(self, script: str, until: float) -> str:

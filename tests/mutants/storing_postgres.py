@@ -42,7 +42,7 @@ STORING_POSTGRES: Final = (
            _conformance("there_is_no_second_commit")),
     Mutant("P11", _SESSION, "timer = asyncio.get_running_loop().call_at(until, self.close)",
            "timer = asyncio.get_running_loop().call_at(until + 60, self.close)",
-           named("postgres_failures", "a_paused_server_holds_nobody")),
+           named("postgres_failures", "a_deadline_during_silence_is_the_deadlines_answer")),
     Mutant("P11", _SESSION, '"lock_timeout": "1000",', '"lock_timeout": "0",',
            named("postgres_failures", "an_attempt_locked_by_another_replica_is_busy_for_itself_alone")),
     Mutant("P11", _STORE,
