@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import asyncpg
 import pytest
 import pytest_asyncio
 
 from sidecar.config import store_from_environment
-from sidecar.postgres_config import Postgres
+from sidecar.postgres_config import Postgres, PostgresTls
 from sidecar.stores import control, postgres_control
 from sidecar.stores.control import Tx
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.postgres import PostgresStore
+from sidecar.stores.postgres_connect import connect
 from sidecar.stores.postgres_control import PostgresControl, numbered, store_fault
 from tests.conformance.control_suite import HOUR, PEPPER, PLAN, ControlSuite, do, enrolled, with_session
 from tests.kit.environments import GATE
@@ -180,6 +182,14 @@ def test_what_the_server_refuses_is_told_in_our_words(error: type[Exception], ki
     assert caught.value.kind is kind
     assert caught.value.__suppress_context__
     assert "c0ffee" not in caught.value.wrong + caught.value.mend
+
+
+async def test_a_server_without_tls_is_not_talked_to(database: Database) -> None:
+    """Where TLS is not disabled, a server that has none gets no login: there is no way back to plain text."""
+    verifying = replace(owner(database), tls=PostgresTls("db.example.test", None))
+    with pytest.raises(StoreFault) as caught:
+        await connect(verifying)
+    assert caught.value.kind is StoreFaultKind.UNREACHABLE
 
 
 def test_values_are_numbered() -> None:

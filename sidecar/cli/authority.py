@@ -1,4 +1,4 @@
-"""`secret-sidecar authority`: the embedded control plane (contract 6, issue 2). Its actions are in `authority_*`."""
+"""`secret-sidecar authority`: the embedded control plane (contract 6). Its actions are in `authority_*`."""
 
 import argparse
 
@@ -18,6 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         (
             "Every action takes --file STORE, or the variables that serve reads:",
             "QL3_WORKER_SECRET_AUTHORITY=sqlite and QL3_WORKER_SECRET_AUTHORITY_FILE.",
+            "On PostgreSQL (QL3_WORKER_SECRET_AUTHORITY=postgres) all but show need --admin-url-file F besides,",
+            "and work only on tables that init has made; init --receipts works beside QL3's own.",
             "Ends with 65 for bad input, 1 when things do not stand so, 78 when the store cannot be used.",
             "",
             "example, from nothing to an offer that a worker can fetch with:",
