@@ -1,13 +1,16 @@
 """The role's rights: the script gives what the contract wants and no more, and every right beside that is found."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from sidecar.devpostgres import binaries
 from sidecar.stores.postgres_rights import RightsFault, RightsFaultKind, judge
 from sidecar.stores.postgres_schema import AUDIT_TABLE, AUTHORITY_TABLES, MARKER_TABLE, ROLE, role_script
 from tests.kit.postgres import OWNER, Database, Postgres
@@ -230,6 +233,32 @@ async def as_role(connection: Any) -> tuple[RightsFault, ...]:
 
 def test_each_right_too_much_is_found_and_mended(database: Database) -> None:
     """One extra right is one fault, and its own statement mends it."""
+    find_each(database)
+
+
+def others() -> dict[str, Path]:
+    """Return the programs of the wheel's other version, and of the system's where there is one."""
+    system = [Path(found).resolve().parent for found in [shutil.which("postgres")] if found]
+    system += sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return {"wheel": binaries(16)} | {str(number): path for number, path in enumerate(system)}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", ["wheel", "0"])
+def test_rights_are_the_same_on_other_versions(version: str) -> None:
+    """On PostgreSQL 16 and on the system's own the script leaves no fault, and each right too much is found."""
+    programs = others().get(version)
+    if programs is None:
+        pytest.skip("this system has no PostgreSQL of its own")
+    with Postgres(programs) as other, other.database() as database:
+        assert judged(database) == ()
+        find_each(database)
+        database.psql(role_script(receipts=True))
+        assert judged(database) == ()
+
+
+def find_each(database: Database) -> None:
+    """Give each right of the list, find it, mend it."""
 
     async def run(connection: Any) -> None:
         await connection.execute("SET search_path = public")
