@@ -13,7 +13,7 @@ from provider.outcomes import Close, Reason, Refused
 from sidecar.framing import Framer
 from sidecar.head import Head
 from sidecar.peer import Peer
-from sidecar.tlswire import plaintext_left, reset, unsent, untaken
+from sidecar.tlswire import hold_back, is_over, let_in, plaintext_left, reset, unsent, untaken
 
 if TYPE_CHECKING:
     from sidecar.app import Application
@@ -40,7 +40,7 @@ class Phase(Enum):
     DISCARD = "discard"
     """The last answer is given; what still arrives runs out."""
     CLOSING = "closing"
-    """Nothing more is read; the peer has yet to take the last answer."""
+    """Nothing more is looked at; the peer has yet to take the last answer."""
     CLOSED = "closed"
 
 
@@ -48,8 +48,9 @@ class Connection(asyncio.Protocol):
     """Frames requests, bounds every phase, writes answers."""
 
     __slots__ = (
-        "_app", "_arrived", "_body_waiter", "_budget", "_listener", "_loop", "_waiter", "address", "deadline", "due",
-        "framer", "identity", "made", "peer", "phase", "requests", "task", "timed_out", "transport", "untaken_since",
+        "_app", "_arrived", "_body_waiter", "_budget", "_held_back", "_listener", "_loop", "_waiter", "address",
+        "deadline", "due", "framer", "identity", "made", "peer", "phase", "requests", "task", "timed_out", "transport",
+        "untaken_since",
     )  # fmt: skip
 
     def __init__(self, app: "Application", listener: "Listener", identity: "Identity", address: str) -> None:
@@ -74,6 +75,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._body_waiter: asyncio.Future[None] | None = None
         self._budget = limits.DISCARD_BYTES
+        self._held_back = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """After the handshake: take the peer and wait for a first head."""
@@ -102,6 +104,8 @@ class Connection(asyncio.Protocol):
             self._feed_head(data)
         elif self.phase is Phase.RUNNING:
             self.framer.feed(data)
+            if self.framer.unwanted > limits.DISCARD_BYTES:
+                self._hold_back()
             if self._body_waiter is not None and self.framer.complete and not self._body_waiter.done():
                 self._body_waiter.set_result(None)
         elif self.phase is Phase.DISCARD:
@@ -109,6 +113,21 @@ class Connection(asyncio.Protocol):
             self._budget -= len(data)
             if self._budget < 0 or self._ran_out():
                 self._close()
+        elif self.phase is Phase.CLOSING:
+            self._budget -= len(data)
+            if self._budget < 0:
+                self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Leave a flood to the kernel: we would only throw it away."""
+        if not self._held_back:
+            self._held_back = True
+            hold_back(self.transport)
+
+    def _let_in(self) -> None:
+        if self._held_back:
+            self._held_back = False
+            let_in(self.transport)
 
     def _feed_head(self, data: bytes) -> None:
         if self.requests and not self.framer.started:
@@ -181,12 +200,13 @@ class Connection(asyncio.Protocol):
 
         Raises PeerGone when the connection is over; nothing was handed over then.
         """
-        if self.phase is not Phase.RUNNING or self.transport.is_closing():
+        if self.phase is not Phase.RUNNING or is_over(self.transport):
             raise PeerGone
         self.transport.write(data)
-        if plaintext_left(self.transport):
+        if plaintext_left(self.transport) or is_over(self.transport):
             self.abort()
             raise PeerGone
+        self._let_in()
         self.untaken_since = self._loop.time()
         if self.framer.pipelined:
             self._listener.count_pipelined()
@@ -232,6 +252,7 @@ class Connection(asyncio.Protocol):
         else:
             self.phase = Phase.CLOSED
             self.due = _NEVER
+            self._let_in()
             if not self.transport.is_closing():
                 self.transport.close()
 

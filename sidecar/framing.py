@@ -98,6 +98,11 @@ class Framer:
         """Whether bytes beyond the declared body have arrived."""
         return self._length is not None and self.received > self._length
 
+    @property
+    def unwanted(self) -> int:
+        """Bytes that arrived after the head and are no part of a body that is wanted."""
+        return self.received - min(self.received, self._length or 0) if self._collect else self.received
+
     def body(self) -> bytes | bytearray:
         """Return the body, once `complete`."""
         return self._body

@@ -1,4 +1,7 @@
-"""What asyncio's TLS transport does not offer in public: what the peer has not taken yet, and plaintext left behind."""
+"""What asyncio's TLS transport does not offer in public: what became of what was written, and holding the socket back.
+
+Beneath a TLS transport lies the one of its socket, and a TLS transport does not know at once what happened to that.
+"""
 
 import asyncio
 import fcntl
@@ -26,8 +29,28 @@ def untaken(transport: asyncio.Transport) -> int:
 
 def unsent(transport: asyncio.Transport) -> int:
     """Return how many ciphertext bytes still wait in this process; once 0, the kernel delivers the rest by itself."""
-    raw = transport._ssl_protocol._transport  # type: ignore[attr-defined]  # no public way from a TLS transport to its socket's
-    return 0 if raw is None else cast(int, raw.get_write_buffer_size())
+    raw = _beneath(transport)
+    return 0 if raw is None else raw.get_write_buffer_size()
+
+
+def is_over(transport: asyncio.Transport) -> bool:
+    """Tell whether nothing that is written will reach the peer: closed, or lost and not yet told of."""
+    raw = _beneath(transport)
+    return transport.is_closing() or raw is None or raw.is_closing()
+
+
+def hold_back(transport: asyncio.Transport) -> None:
+    """Read nothing more from the socket, so that the peer's bytes stay in the kernel. Its end is not noticed then."""
+    raw = _beneath(transport)
+    if raw is not None:
+        raw.pause_reading()
+
+
+def let_in(transport: asyncio.Transport) -> None:
+    """Read from the socket again."""
+    raw = _beneath(transport)
+    if raw is not None and not raw.is_closing():
+        raw.resume_reading()
 
 
 def plaintext_left(transport: asyncio.Transport) -> bool:
@@ -42,3 +65,8 @@ def reset(transport: asyncio.Transport) -> None:
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     transport.abort()
+
+
+def _beneath(transport: asyncio.Transport) -> asyncio.Transport | None:
+    """Return the socket's transport, None once the connection is lost."""
+    return cast("asyncio.Transport | None", transport._ssl_protocol._transport)  # type: ignore[attr-defined]

@@ -95,7 +95,7 @@ async def test_a_reset_while_the_body_is_awaited(tmp_path: Path) -> None:
 async def test_a_request_whose_peer_went_at_once_is_told_all_the_same(tmp_path: Path) -> None:
     """A request that arrives together with the end of its connection is told once, and asks nothing of any store."""
     async with edge(tmp_path) as running:
-        client = await running.client()
+        await running.client()
         connection = running.connection
         await asyncio.sleep(0.01)
         connection.data_received(request())
@@ -394,6 +394,62 @@ async def test_half_a_connection_is_none(tmp_path: Path) -> None:
         assert await client.ended() == b""
         await running.until_told(1)
         assert running.told() == [("unanswered", "authority")]
+
+
+@pytest.mark.parametrize("when", ["before", "while writing"])
+async def test_what_reached_nobody_is_not_told_as_delivered(when: str, tmp_path: Path) -> None:
+    """An answer written to a socket that is lost already, though TLS was not told yet, is no delivery."""
+    async with edge(tmp_path) as running:
+        client = await running.client()
+        raw = running.connection.transport._ssl_protocol._transport  # type: ignore[attr-defined]
+
+        if when == "before":
+            running.scene.steps.plans["close"] = raw.close
+        else:
+            # As when the kernel refuses the bytes.
+            raw.write = lambda _: raw._fatal_error(BrokenPipeError())
+        client.send(request())
+        await running.until_told(1)
+        assert running.told() == [("unanswered", "delivery")]
+        assert running.metrics.requests["delivered"] == 0
+        await client.ended()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(request(), id="pipelined"),
+        pytest.param(request(content_length=str(1 << 40)), id="a body without end"),
+        pytest.param(request(content_length=None, transfer_encoding="chunked"), id="chunks without end"),
+    ],
+)
+async def test_a_flood_is_left_to_the_kernel(data: bytes, tmp_path: Path) -> None:
+    """While a request waits, what nobody wants is read up to a bound and no further, and its answer still comes."""
+    async with edge(tmp_path) as running:
+        pause = Pause()
+        record = running.scene.audit.record
+
+        async def slow(row: Any) -> None:
+            await pause()
+            await record(row)
+
+        running.scene.audit.record = slow  # type: ignore[assignment, method-assign]
+        client = await running.client()
+        client.send(data)
+        await pause.reached.wait()
+        sent = 0
+        for _ in range(200):
+            client.send(bytes(65_536))
+            sent += 65_536
+            await asyncio.sleep(0.001)
+        received = running.connection.framer.received
+        # At most what TLS hands over at once lies above the bound.
+        assert received <= 65_536 + 2 * 262_144 < sent
+        pause.let_go.set()
+        answer = await client.answer()
+        assert answer.header("connection") == "close"
+        await client.ended()
+        await running.until(lambda: not running.listener.connections)
 
 
 async def test_a_failed_engine_keeps_no_plaintext(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
