@@ -1,25 +1,39 @@
 """The manifests of k8s/: rendered, valid for every version, and as the contract has them (contract 10)."""
 
+import json
+import re
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
+import jsonschema
 import kubernetes_validate
 import pytest
 
+from provider.refs import SecretRef
+from sidecar import devcerts
 from sidecar.config import survey
 from sidecar.variables import BY_NAME
-from tests.kit.manifests import RENDERED, VERSIONS, containers, documents, one, ours, pod, values
+from tests.kit import manifests
+from tests.kit.manifests import RENDERED, VERSIONS, Manifest, containers, documents, one, ours, pod, values
+from tests.kit.stand import make_stand
 
 VALUES: Final = "/var/run/secrets/qinglong3/worker-values"
 INGRESS: Final = "/var/run/secrets/qinglong3/worker-ingress"
+SCHEMAS: Final = manifests.ROOT / "tests" / "schemas"
+REF: Final = SecretRef.of("project-1", "token")
 
 
 @pytest.mark.parametrize("name", RENDERED)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_document_is_valid(name: str, version: str) -> None:
-    """Each document that is rendered fits the strict schema of each version; a kind without a schema is a failure."""
+    """Each document fits the strict schema of each version, or ours for its custom kind; without one it fails."""
     for document in documents(name):
-        assert kubernetes_validate.validate(document, version, strict=True) == version
+        schema = SCHEMAS / f"{document['kind'].lower()}.json"
+        if schema.exists():
+            jsonschema.validate(document, json.loads(schema.read_text(encoding="utf-8")))
+        else:
+            assert kubernetes_validate.validate(document, version, strict=True) == version
 
 
 def test_a_document_that_is_not_valid_is_noticed() -> None:
@@ -90,16 +104,17 @@ def test_probes_ask_the_health_port(name: str) -> None:
     container = ours(documents(name))
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     environment = values(container)
-    assert ports == {
-        "worker": int(environment.get("QL3_WORKER_INGRESS_PORT", "5801")),
-        "health": int(environment.get("QL3_SECRET_SIDECAR_HEALTH_PORT", "8080")),
-        "metrics": int(environment.get("QL3_SECRET_SIDECAR_METRICS_PORT", "9090")),
-    }
+    health = int(environment.get("QL3_SECRET_SIDECAR_HEALTH_PORT", "8080"))
+    assert list(ports.values()) == [
+        int(environment.get("QL3_WORKER_INGRESS_PORT", "5801")),
+        health,
+        int(environment.get("QL3_SECRET_SIDECAR_METRICS_PORT", "9090")),
+    ]
     asked = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
-    assert {kind: (get["path"], get["port"]) for kind, get in asked.items()} == {
-        "startup": ("/livez", "health"),
-        "liveness": ("/livez", "health"),
-        "readiness": ("/readyz", "health"),
+    assert {kind: (get["path"], ports[get["port"]]) for kind, get in asked.items()} == {
+        "startup": ("/livez", health),
+        "liveness": ("/livez", health),
+        "readiness": ("/readyz", health),
     }
 
 
@@ -154,3 +169,112 @@ def test_stand_alone_is_one_replica_over_one_volume() -> None:
     assert made["args"] == ["authority", "init", "--file", environment["QL3_WORKER_SECRET_AUTHORITY_FILE"]]
     claim = one(found, "PersistentVolumeClaim")
     assert {"name": "store", "persistentVolumeClaim": {"claimName": claim["metadata"]["name"]}} in pod(found)["volumes"]
+
+
+def test_csi_lets_the_group_read_what_the_driver_writes() -> None:
+    """The driver's volume is read-only, the pod is in the group 0, and the object's file is its ref's and 0440."""
+    found = documents("overlays/csi")
+    given = one(found, "SecretProviderClass")
+    (volume,) = [each for each in pod(found)["volumes"] if each["name"] == "worker-values"]
+    attributes = {"secretProviderClass": given["metadata"]["name"]}
+    driver = {"driver": "secrets-store.csi.k8s.io", "readOnly": True, "volumeAttributes": attributes}
+    assert volume == {"name": "worker-values", "csi": driver}
+    assert pod(found)["securityContext"]["supplementalGroups"] == [0]
+    objects = given["spec"]["parameters"]["objects"]
+    assert f"objectName: {REF.file_name}\n" in objects and "filePermission: 0440\n" in objects
+
+
+def test_the_agents_write_where_the_sidecar_reads() -> None:
+    """The agents, as our user, have the volume writable; we mount it a second time, read-only, at the root."""
+    found = documents("overlays/vault-agent")
+    notes = one(found, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+    told = {key.removeprefix("vault.hashicorp.com/"): value for key, value in notes.items()}
+    assert {told["agent-run-as-user"], told["agent-run-as-group"]} == {"10001"}
+    for name in ("agent-json-patch", "agent-init-json-patch"):
+        (operation,) = json.loads(told[name])
+        assert operation["value"] == {"name": "worker-values", "mountPath": "/vault/worker-values"}
+    assert told[f"agent-inject-file-{REF.file_name}"] == f"../worker-values/{REF.file_name}"
+    assert told[f"agent-inject-perms-{REF.file_name}"] == "0440"
+    assert told[f"agent-inject-template-{REF.file_name}"].endswith("{{- end -}}")
+    volumes = {volume["name"]: volume for volume in pod(found)["volumes"]}
+    assert volumes["worker-values"]["emptyDir"]["medium"] == "Memory"
+    token = told["agent-service-account-token-volume-name"]
+    assert token in volumes
+    assert token not in [mount["name"] for mount in ours(found)["volumeMounts"]]
+    ports = [port["port"] for rule in one(found, "NetworkPolicy")["spec"]["egress"] for port in rule["ports"]]
+    assert 8200 in ports
+
+
+def test_the_native_sidecar_shares_nothing_but_the_pod() -> None:
+    """It is a restartable init container with ports, volumes and a Service of its own; the control one is untouched."""
+    found = documents("overlays/native-sidecar")
+    spec = pod(found)
+    container = ours(found)
+    assert spec["initContainers"] == [container]
+    assert container["restartPolicy"] == "Always"
+    (control,) = spec["containers"]
+    assert control["name"] == "ql3-cluster-control"
+    taken = [port["containerPort"] for port in control["ports"]]
+    assert [port["containerPort"] for port in container["ports"]] == [5802, 8082, 9092]
+    assert 5801 in taken
+    mounts = [{mount["name"] for mount in each.get("volumeMounts", [])} for each in (control, container)]
+    assert mounts[0] & mounts[1] == set()
+    assert spec["shareProcessNamespace"] is False
+    (port,) = one(found, "Service")["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (5802, container["ports"][0]["name"])
+
+
+# --- monitoring --------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What a running sidecar with a CRL shows at `/metrics`."""
+    with make_stand(tmp_path_factory.mktemp("monitoring")) as stand:
+        crl = stand.directory / "tls" / "ca.crl"
+        devcerts.write(crl, stand.pki.crl_pem(number=1))
+        stand.environment["QL3_WORKER_INGRESS_TLS_CLIENT_CRL_FILE"] = str(crl)
+        stand.start()
+        yield stand.get("/metrics", port=stand.metrics_port)[1]
+
+
+def expressions(found: list[Manifest]) -> list[str]:
+    """Every query of the alerts and of the dashboard."""
+    rules = [rule for group in one(found, "PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+    board = json.loads(one(found, "ConfigMap")["data"]["secret-sidecar.json"])
+    return [rule["expr"] for rule in rules] + [
+        target["expr"] for panel in board["panels"] for target in panel["targets"]
+    ]
+
+
+def test_every_query_names_what_exists(scraped: str) -> None:
+    """Each metric of an alert or panel is shown by a running sidecar, with each label value that the query names."""
+    queries = expressions(documents("overlays/monitoring"))
+    assert len(queries) > 20
+    for query in queries:
+        named = re.findall(r"(secret_sidecar_[a-z_]+)(?:\{([a-z]+)=~?\"([a-z_0-9|]+)\"\})?", query)
+        assert named
+        for metric, label, members in named:
+            assert re.search(rf"^{metric}[ {{]", scraped, re.MULTILINE), metric
+            for member in members.split("|") if label else ():
+                assert f'{metric}{{{label}="{member}"}}' in scraped, member
+        for label in re.findall(r" by \(([a-z, ]+)\)", query):
+            # The rest are labels of the scrape, not of ours.
+            for each in set(label.split(", ")) - {"pod"}:
+                assert re.search(rf'^{named[0][0]}\{{[^}}]*{each}="', scraped, re.MULTILINE), each
+
+
+def test_the_alerts_are_those_asked_for() -> None:
+    """There is an alert for refusals, drift, the ends of certificates and CRL, the store's loss and the shield."""
+    found = documents("overlays/monitoring")
+    alerts = {rule["alert"] for group in one(found, "PrometheusRule")["spec"]["groups"] for rule in group["rules"]}
+    asked = {"Refusals", "Drift", "CertificateExpiry", "CrlExpiry", "StoreLost", "Shield"}
+    assert {f"SecretSidecar{name}" for name in asked} <= alerts
+
+
+def test_the_monitor_finds_the_metrics_service() -> None:
+    """The ServiceMonitor selects exactly the Service of the metrics, and a port that it has."""
+    found = documents("overlays/monitoring")
+    monitor = one(found, "ServiceMonitor")["spec"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    services = [each for each in found if each["kind"] == "Service"]
+    (service,) = [each for each in services if wanted <= each["metadata"]["labels"].items()]
+    assert [end["port"] for end in monitor["endpoints"]] == [port["name"] for port in service["spec"]["ports"]]

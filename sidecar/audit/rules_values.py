@@ -184,6 +184,8 @@ def _all_allowed(objects: str) -> bool:
 
 
 def _permission(document: Document, objects: str) -> str:
+    # The provider for Vault reads a number, those for clouds read a text.
+    mode = "0440" if mapping(document.body.get("spec")).get("provider") == "vault" else '"0440"'
     lines: list[str] = []
     for line in objects.splitlines():
         if "filePermission:" in line:
@@ -191,7 +193,7 @@ def _permission(document: Document, objects: str) -> str:
         lines.append(line)
         if "objectName:" in line:
             indent = " " * (len(line) - len(line.lstrip(" -")))
-            lines.append(f'{indent}filePermission: "0440"')
+            lines.append(f"{indent}filePermission: {mode}")
     return patch(document, put(document, ["spec", "parameters", "objects"], "\n".join(lines) + "\n"))
 
 

@@ -9,6 +9,9 @@ from tests.kit.manifests import Manifest, one, ours, pod
 Spoil = Callable[[list[Manifest]], object]
 BASE: Final = "base"
 ALONE: Final = "overlays/stand-alone"
+CSI: Final = "overlays/csi"
+AGENT: Final = "overlays/vault-agent"
+NATIVE: Final = "overlays/native-sidecar"
 
 
 def setting(name: str, value: str | None) -> Spoil:
@@ -121,6 +124,24 @@ def rule(direction: str, made: Manifest) -> Spoil:
     return lambda found: one(found, "NetworkPolicy")["spec"][direction].append(made)
 
 
+def _objects(old: str, new: str) -> Spoil:
+    def spoil(found: list[Manifest]) -> None:
+        parameters = one(found, "SecretProviderClass")["spec"]["parameters"]
+        assert old in parameters["objects"]
+        parameters["objects"] = parameters["objects"].replace(old, new)
+
+    return spoil
+
+
+def _note(name: str, value: str | None) -> Spoil:
+    def spoil(found: list[Manifest]) -> None:
+        notes = one(found, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+        (key,) = [key for key in notes if key.startswith(f"vault.hashicorp.com/{name}")]
+        notes.pop(key) if value is None else notes.update({key: value})
+
+    return spoil
+
+
 def _annotated(**notes: str) -> Spoil:
     named = {f"vault.hashicorp.com/{key.replace('_', '-')}": value for key, value in notes.items()}
     return lambda found: one(found, "Deployment")["spec"]["template"]["metadata"].update(annotations=named)
@@ -157,6 +178,10 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
     (Fault.VALUES_MODE, BASE, source("defaultMode", 0o444, "worker-ingress")),
     (Fault.VALUES_MODE, BASE, source("items", [{"key": "a", "path": "a", "mode": 0o444}], "worker-ingress")),
     (Fault.VALUES_MODE, BASE, _annotated(agent_inject="true", agent_inject_secret_a="x")),
+    (Fault.VALUES_MODE, CSI, _objects("filePermission: 0440", "filePermission: 0644")),
+    (Fault.VALUES_MODE, CSI, _objects("filePermission: 0440\n", "")),
+    (Fault.VALUES_MODE, AGENT, _note("agent-inject-perms-", None)),
+    (Fault.VALUES_MODE, AGENT, _note("agent-inject-perms-", "0644")),
     (Fault.SUBPATH, BASE, mount("subPath", "a")),
     (Fault.SUBPATH, BASE, mount("subPathExpr", "$(A)")),
     (Fault.ITEMS, BASE, source("items", _KEYS)),
@@ -167,6 +192,7 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
         BASE,
         _annotated(agent_inject="true", secret_volume_path="/var/run/secrets/qinglong3/worker-values"),
     ),
+    (Fault.NOT_READ_ONLY, AGENT, mount("readOnly", False)),
     (Fault.HOST_PATH, BASE, in_place_of_the_secret({"hostPath": {"path": "/srv"}})),
     (Fault.GROUP_ACCESS, BASE, without("securityContext", "fsGroup")),
     (
@@ -174,6 +200,7 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
         BASE,
         in_place_of_the_secret({"csi": {"driver": "secrets-store.csi.k8s.io", "readOnly": True}}),
     ),
+    (Fault.GROUP_ACCESS, CSI, without("securityContext", "supplementalGroups")),
     (Fault.TOKEN_MOUNTED, BASE, in_pod("automountServiceAccountToken", True)),
     (Fault.TOKEN_MOUNTED, BASE, both(without("automountServiceAccountToken"), no("ServiceAccount"))),
     (Fault.TOKEN_MOUNTED, BASE, in_place_of_the_secret(_TOKEN)),
@@ -224,6 +251,8 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
     (Fault.PORT_CLASH, BASE, setting("QL3_WORKER_INGRESS_PORT", "9090")),
     (Fault.PORT_CLASH, BASE, neighbour(ports=[{"containerPort": 5801}])),
     (Fault.PORT_CLASH, BASE, neighbour(env=[{"name": "QL_DEPLOYMENT_PROFILE", "value": "cluster-control"}])),
+    (Fault.PORT_CLASH, NATIVE, setting("QL3_WORKER_INGRESS_PORT", None)),
+    (Fault.PROBE, NATIVE, container("startupProbe", None)),
     (Fault.DOCUMENT_INVALID, BASE, lambda found: ours(found)["env"].append({"name": "A", "value": True})),
     (Fault.DOCUMENT_INVALID, BASE, neighbour(ports={"containerPort": 1})),
     (Fault.DOCUMENT_INVALID, BASE, lambda found: found[0].pop("apiVersion")),
