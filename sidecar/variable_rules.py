@@ -97,14 +97,18 @@ class Text:
 
 def _is_path(text: str) -> bool:
     try:
-        return text.startswith("/") and "\0" not in text and len(os.fsencode(text)) <= ROOT_PATH_BYTES
+        return "\0" not in text and len(os.fsencode(text)) <= ROOT_PATH_BYTES
     except UnicodeEncodeError:  # surrogates that stand for no byte
         return False
 
 
+def _is_absolute(text: str) -> bool:
+    return text.startswith("/") and _is_path(text)
+
+
 def _is_root(text: str) -> bool:
     # normpath keeps two leading slashes, which POSIX leaves open.
-    return _is_path(text) and text != "/" and not text.startswith("//") and os.path.normpath(text) == text
+    return _is_absolute(text) and text != "/" and not text.startswith("//") and os.path.normpath(text) == text
 
 
 def _is_host_name(text: str) -> bool:
@@ -147,7 +151,8 @@ PORT: Final = Whole(0, 65535)
 """A port to listen on; 0 asks the kernel for a free one."""
 HOST: Final = Text("an IP address without brackets, or a host name", _is_host)
 SERVER_NAME: Final = Text("a DNS name of at least two labels, without wildcard", _is_server_name)
-FILE: Final = Text(f"an absolute path of at most {ROOT_PATH_BYTES} bytes", _is_path)
+FILE: Final = Text(f"a path of at most {ROOT_PATH_BYTES} bytes", _is_path)
+ABSOLUTE_FILE: Final = Text(f"an absolute path of at most {ROOT_PATH_BYTES} bytes", _is_absolute)
 ROOT: Final = Text(f"an absolute, normalised path of at most {ROOT_PATH_BYTES} bytes, not /", _is_root)
 REPLICA: Final = Text("1 to 128 characters without control characters", _is_replica)
 IDENTIFIER: Final = Text(f"1 to {IDENTIFIER_BYTES} bytes of UTF-8 without control characters", _is_identifier)

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from sidecar.variable_rules import (
+    ABSOLUTE_FILE,
     ANYWHERE,
     APPLICATION,
     FILE,
@@ -101,7 +102,7 @@ def _listener(name: str, rule: Rule, default: str, meaning: str, *, ours: bool =
 
 
 def _identity(name: str, meaning: str, *, required: bool = True) -> Variable:
-    return Variable(f"{INGRESS}TLS_{name}_FILE", Group.IDENTITY, FILE, None, meaning, required=required)
+    return Variable(f"{INGRESS}TLS_{name}_FILE", Group.IDENTITY, ABSOLUTE_FILE, None, meaning, required=required)
 
 
 def _pepper(name: str, rule: Rule, meaning: str, *, ours: bool) -> Variable:

@@ -124,5 +124,5 @@ def test_all_faults_are_told_at_once_in_the_order_of_the_table() -> None:
 def test_values_are_judged_while_the_choice_is_faulty() -> None:
     """Where store or provider is misspelt, what hangs on them is still judged for its shape."""
     wrong = {"QL3_WORKER_SECRET_AUTHORITY": "mysql", "QL3_WORKER_SECRET_PROVIDER": "vault", f"{LOGIN}PORT": "0"}
-    wrong |= {"QL3_WORKER_SECRET_ROOT_DIRECTORY": "relative", "QL3_WORKER_SECRET_AUTHORITY_FILE": "relative"}
+    wrong |= {"QL3_WORKER_SECRET_ROOT_DIRECTORY": "relative", "QL3_WORKER_SECRET_AUTHORITY_FILE": "a\0b"}
     assert set(faults(changed(SQLITE, wrong))) == set(wrong)

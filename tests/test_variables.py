@@ -13,7 +13,7 @@ from provider.rootfs import is_root_path
 from sidecar import config
 from sidecar.config import Config, load
 from sidecar.variable_rules import ROOT
-from sidecar.variables import BY_NAME, VARIABLES
+from sidecar.variables import BY_NAME, VARIABLES, Group
 from tests.kit.environments import (
     GATE,
     INGRESS,
@@ -141,16 +141,21 @@ def test_the_embedded_store_needs_no_more() -> None:
     assert config.store_from_environment(SQLITE) == config.Store("sqlite", "/store/authority.db", None)
 
 
-@pytest.mark.parametrize(
-    "name", sorted(one.name for one in VARIABLES if one.rule is BY_NAME[f"{POOL}TLS_CA_FILE"].rule)
-)
-@pytest.mark.parametrize(
-    "text", ["relative/file", "./file", "~/file", "file:///x", "/" + "x" * 4096, "/a\0b", "/\ud800"]
-)
-def test_a_file_is_named_by_an_absolute_path(name: str, text: str) -> None:
-    """A path is absolute, has at most 4096 bytes and no NUL."""
+@pytest.mark.parametrize("name", sorted(one.name for one in VARIABLES if one.name.endswith("_FILE")))
+@pytest.mark.parametrize("text", ["/" + "x" * 4096, "/a\0b", "/\ud800"])
+def test_a_file_is_named_by_a_path(name: str, text: str) -> None:
+    """A path has at most 4096 bytes and no NUL."""
     base = SQLITE if "AUTHORITY" in name else POSTGRES
     assert name in faulted(base, **{name: text})
+
+
+@pytest.mark.parametrize("name", sorted(one.name for one in VARIABLES if one.group is Group.IDENTITY))
+@pytest.mark.parametrize("text", ["relative/file", "./file", "~/file", "file:///x"])
+def test_the_identity_is_named_by_absolute_paths(name: str, text: str) -> None:
+    """The files of the TLS identity are named absolutely, as the contract says; for others a relative path will do."""
+    if name.endswith("_FILE"):
+        assert name in faulted(POSTGRES, **{name: text})
+    assert load(SQLITE | {"QL3_WORKER_SECRET_AUTHORITY_FILE": "store.db"}).authority_file == "store.db"
 
 
 @pytest.mark.parametrize(
