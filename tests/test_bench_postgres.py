@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from bench import postgres
-from bench.run import RESULTS
+from bench.run import RESULTS, Settings
 from tests.kit.postgres import Postgres
 
 STEPS = {"credential", "audit row", "begin and lock, read", "COMMIT"}
@@ -24,7 +24,7 @@ def test_stored_results_have_their_shape() -> None:
 
 def test_the_harness_runs(tmp_path: Path, server: Postgres) -> None:
     """A short run of one pool delivers for every attempt and credential of its own, and every step is timed."""
-    settings = postgres.Settings(0.2, 0.1, 1, None, None, True)
+    settings = Settings(0.2, 0.1, 1, None, None, True)
     found = postgres.measure(tmp_path / "pool", server, 4, settings)
     assert {run["server"] for run in found["runs"]} == {"product", "bare"}
     assert all(run["requests"] > 0 for run in found["runs"])

@@ -434,6 +434,19 @@ async def test_a_right_too_much_is_seen_by_the_next_session(bed: PostgresBed) ->
     await well_again(bed)
 
 
+async def test_a_session_in_use_when_rights_became_wrong_is_not_used_again(bed: PostgresBed) -> None:
+    """It was judged before; kept, it would hide for ever that the rights are right again."""
+    world = bed.world
+    async with bed.store.hold(world.principal(), world.command(), deadline(), slow_material=False):
+        bed.database.psql("GRANT UPDATE ON ql3.runs TO PUBLIC")
+        bed.store._pool.drop_idle()
+        assert await newest(bed) is CREDENTIAL
+    await bed.settled()
+    assert bed.store.stats.pool.sessions == 0
+    bed.database.psql("REVOKE UPDATE ON ql3.runs FROM PUBLIC")
+    await well_again(bed)
+
+
 @pytest.mark.parametrize(
     ("script", "kind", "mend"),
     [

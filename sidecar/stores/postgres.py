@@ -100,7 +100,7 @@ class PostgresStore:
         """Return the newest version's row and the store's clock in ms, or raise `Refused(CREDENTIAL_STORE)`."""
         rows = None if self._wrong else await self._fetch(NEWEST, credential_id)
         # A server in recovery may lack the newest version.
-        if rows is None or rows[0][1]:
+        if not rows or rows[0][1]:
             raise Refused(Reason.CREDENTIAL_STORE)
         row = rows[0]
         return None if row[2] is None else CredentialRow(*row[2:9]), row[0]
@@ -179,7 +179,7 @@ class PostgresStore:
         became_wrong = bool(faults) and not self._wrong
         self._wrong = faults
         if faults:
-            self._pool.drop_idle()
+            self._pool.retire()
         if became_wrong and self._settled:
             self._on_wrong(faults[0].kind)
         elif became_wrong and self._opened:

@@ -96,10 +96,10 @@ class PostgresHold:
     async def _read(self, session: postgres_session.Session) -> Snapshot:
         read_at = asyncio.get_running_loop().time()
         rows = await session.fetch(READ, self._until(), *self._asked)
-        row = rows[0]
         # The locks of a server in recovery are not the primary's, and its rows are older.
-        if row[1]:
+        if not rows or rows[0][1]:
             raise Refused(Reason.AUTHORITY_STORE)
+        row = rows[0]
         return Snapshot(
             now_ms=row[0],
             read_at=read_at,

@@ -39,6 +39,7 @@ class Pool:
         self._line = Line(size)
         self._idle: deque[Session] = deque()
         self._used: set[Session] = set()
+        self._retired: set[Session] = set()
         self._rolling_back: set[asyncio.Task[None]] = set()
         self._over = False
         self._stats = PoolStats()
@@ -96,10 +97,12 @@ class Pool:
 
     def give_back(self, session: Session) -> None:
         """Take a session back that has no transaction open; a closed one is dropped."""
+        retired = self._over or session in self._retired
         self._used.discard(session)
+        self._retired.discard(session)
         if session.closed:
             self._stats.broken += 1
-        elif self._over:
+        elif retired:
             session.close()
         else:
             self.answered_at = asyncio.get_running_loop().time()
@@ -127,9 +130,14 @@ class Pool:
         self._line.give_back()
 
     def drop_idle(self) -> None:
-        """Close every idle session: each next one is opened, and judged, anew."""
+        """Close every idle session."""
         while self._idle:
             self._idle.pop().close()
+
+    def retire(self) -> None:
+        """Close every session, one in use when it comes back: each next one is opened, and judged, anew."""
+        self.drop_idle()
+        self._retired |= self._used
 
     def close(self) -> None:
         """Close every session, also those in use. Nothing can be had afterwards."""

@@ -65,7 +65,7 @@ class Watch:
             raise
         finally:
             self._pool.give_back(session)
-        return not rows[0][1]
+        return bool(rows) and not rows[0][1]
 
     def _fail(self) -> None:
         self.healthy = False

@@ -30,7 +30,7 @@ STORING_POSTGRES: Final = (
            " AS c ON true",
            "LEFT JOIN (SELECT * FROM ql3.worker_credentials WHERE credential_id = $1 ORDER BY version LIMIT 1)"
            " AS c ON true", _conformance("the_newest_credential_counts_in_any_state")),
-    Mutant("P6", _HOLD, "if row[1]:", "if False:",
+    Mutant("P6", _HOLD, "if not rows or rows[0][1]:", "if not rows:",
            named("postgres_failures", "a_server_in_recovery_is_unavailable_until_it_is_promoted")),
     Mutant("P6", _HOLD, "second_row=len(rows) > 1,", "second_row=False,",
            _conformance("a_second_revision_is_the_stores_fault")),
