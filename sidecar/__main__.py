@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, str]] = {
     "doctor": "tell what is wrong with a root of secret files, and the exact mend",
     "inventory": "compare the refs that the store names with the files of a root",
     "retention": "plan which old versions may go, and let them go",
+    "receipts": "show which value went to whom, and forget old receipts",
     "authority": "keep the authority store: workers, sessions, runs, leases, audit rows",
     "audit": "judge rendered Kubernetes manifests, and show the patch for each finding",
     "fetch": "fetch the secrets of an offer, as a worker does",
