@@ -10,8 +10,9 @@ import pytest
 from bench import report, run
 from bench.load import Measured, processor_time
 
-# What bench/worker.py and bench/postgres.py write has a shape and a test of its own.
-RESULTS = sorted(path for path in run.RESULTS.glob("*.json") if path.name not in ("worker.json", "postgres.json"))
+# What bench/worker.py, bench/postgres.py and bench/deploy.py write has a shape and a test of its own.
+OTHERS = ("worker.json", "postgres.json", "deploy.json")
+RESULTS = sorted(path for path in run.RESULTS.glob("*.json") if path.name not in OTHERS)
 
 
 def measured(cpu_s: float, *, waited_s: float = 0.0, requests: int = 1000) -> Measured:
