@@ -485,7 +485,7 @@ def test_the_model_notices_a_lock_that_holds_nobody(database: Database, monkeypa
 def test_on_sqlite_for_long(tmp_path: Path) -> None:
     """The same, with many more runs of more steps."""
     with on_sqlite(tmp_path / "store.db") as (rig, runner):
-        play(rig, runner, examples=300, steps=40)
+        play(rig, runner, examples=100, steps=40)
 
 
 @pytest.mark.soak
@@ -493,4 +493,4 @@ def test_on_sqlite_for_long(tmp_path: Path) -> None:
 def test_on_postgres_for_long(database: Database) -> None:
     """The same, with many more runs of more steps."""
     with on_postgres(database) as (rig, runner):
-        play(rig, runner, examples=300, steps=40)
+        play(rig, runner, examples=100, steps=40)
