@@ -82,7 +82,7 @@ def test_storm_of_our_own_publisher(quick_path: Path, layout: str) -> None:
     with publishing(quick_path, layout, 1, tally) as root:
         read(root, tally, STORM_S)
     print(layout, tally)
-    assert tally.batches > 100 and tally.generations > 10
+    assert tally.batches > 100 and tally.generations > 3
     assert tally.torn == 0
     if layout == "linked":
         assert tally.mixed == 0

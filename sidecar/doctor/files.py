@@ -17,7 +17,7 @@ from sidecar.publish.sources import BadValue, large_finding, value_finding, valu
 _SPACE: Final = frozenset(b" \t\r\n\v\f")
 _BOM: Final = b"\xef\xbb\xbf"
 _DEFAULT_MODE: Final = 0o644
-_LATER_NS: Final = 100_000_000
+_LATER_NS: Final = 1_000_000_000
 """A file that was written this long after the last change of names in its directory was written in place."""
 _OPEN_CAUSES: Final = {
     errno.ENOENT: ("link_dangling", "the name is a link to nothing", "Publish again, or remove the link."),
