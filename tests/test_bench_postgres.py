@@ -23,7 +23,7 @@ def test_stored_results_have_their_shape() -> None:
 
 
 def test_the_harness_runs(tmp_path: Path, server: Postgres) -> None:
-    """A run of one pool, long enough for a busy machine, delivers for every attempt and credential of its own, and every step is timed."""
+    """A run of one pool delivers for every attempt and credential of its own, and every step is timed."""
     settings = Settings(2.0, 0.2, 1, None, None, True)
     found = postgres.measure(tmp_path / "pool", server, 4, settings)
     assert {run["server"] for run in found["runs"]} == {"product", "bare"}
