@@ -50,6 +50,7 @@ __all__ = [
     "child_environment",
     "gate",
     "load",
+    "named",
     "peppers_from_environment",
     "store_from_environment",
     "survey",
@@ -129,6 +130,11 @@ def store_from_environment(environ: Mapping[str, str] = os.environ, *, admin_url
     store = _store(reading)
     reading.finish()
     return store
+
+
+def named(variable: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return a variable as it is, None where unset or empty, for commands that can do without it."""
+    return environ.get(variable) or None
 
 
 def peppers_from_environment(environ: Mapping[str, str] = os.environ) -> Peppers:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 
 from sidecar.cli.common import lines, print_table
+from sidecar.config import named
 from sidecar.doctor import Examination, Known, examine, read_refs
 from sidecar.doctor.examine import label
 from sidecar.findings import Finding, counted, printable, report
@@ -50,12 +51,12 @@ def _known(args: argparse.Namespace) -> tuple[dict[str, Known] | None, list[Find
 
 def _of_the_store() -> dict[str, Known] | None:
     """The refs that a delivery may ask for, where the variables of serve name a store; otherwise None."""
-    if f"{PROVIDING}AUTHORITY" not in os.environ:
+    if named(f"{PROVIDING}AUTHORITY") is None:
         return None
     from sidecar.cli.store_reading import read_references
 
-    named, _, _ = read_references(argparse.Namespace(file=None, admin_url_file=None))
-    return {name: Known(one.ref, one.bundle) for name, one in named.wanted().items()}
+    found, _, _ = read_references(argparse.Namespace(file=None, admin_url_file=None))
+    return {name: Known(one.ref, one.bundle) for name, one in found.wanted().items()}
 
 
 def _summary(result: Examination, known: Mapping[str, Known] | None) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 import time
 from collections.abc import Iterable
 from datetime import datetime
@@ -12,7 +11,7 @@ from provider.refs import InvalidRef, SecretRef
 from sidecar.cli.authority_store import control_faults, database, in_transaction, moment, store_path
 from sidecar.cli.common import Exit, Fault, duration_ms, lines, print_table
 from sidecar.cli.store_reading import POSTGRES_RECEIPTS, ROOT, SQLITE_RECEIPTS, add_store_options, receipts_table
-from sidecar.config import ConfigFaults, peppers_from_environment
+from sidecar.config import ConfigFaults, named, peppers_from_environment
 from sidecar.findings import counted, report
 from sidecar.receipts import COLUMNS, Marks, Receipt, holders
 from sidecar.stores.control_db import Row, Tx
@@ -134,7 +133,7 @@ def _marks(args: argparse.Namespace) -> Marks:
     except ConfigFaults:
         return Marks((), None, None)
     keys = [pepper.receipt_key() for pepper in (peppers.current, peppers.previous) if pepper is not None]
-    return Marks(keys, args.root or os.environ.get(ROOT), args.before)
+    return Marks(keys, args.root or named(ROOT), args.before)
 
 
 def _prune(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 
 from sidecar.cli.authority_store import control_faults, in_transaction, store_path
 from sidecar.cli.common import Exit, Fault
+from sidecar.config import named
 from sidecar.publish import Unpublished
 from sidecar.publish.target import DATA, DIRECTORY, look
 from sidecar.stores.control_db import Tx
@@ -31,7 +32,7 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 
 def root_of(args: argparse.Namespace) -> str:
     """Return the root's path: the argument, or what the variable of serve names. Raises Fault(CONFIGURATION)."""
-    root = args.root or os.environ.get(ROOT)
+    root = args.root or named(ROOT)
     if not root:
         raise Fault(Exit.CONFIGURATION, "No root is named.", f"Give ROOT, or set {ROOT}.")
     return os.path.abspath(root)
