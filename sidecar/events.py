@@ -18,14 +18,14 @@ from sidecar.answers import timestamp
 EVENTS: Final = frozenset((
     "process_disabled", "process_starting", "process_ready", "process_stopping", "process_stopped", "process_failed",
     "configuration_fault", "start_fault", "request_completed", "identity_reloaded", "identity_rejected",
-    "identity_watch_failed", "authority_rights_wrong", "root_stuck", "events_dropped",
+    "identity_watch_failed", "authority_rights_wrong", "events_dropped",
 ))  # fmt: skip
 """Every event there is."""
 
 FIELDS: Final = frozenset((
     "requestId", "traceId", "instance", "code", "reason", "stage", "status", "durationMs", "providerCode",
-    "providerReason", "variable", "fault", "role", "generation", "exitCode", "dropped", "profile", "version",
-    "lockedBytes", "port", "healthPort", "metricsPort",
+    "providerReason", "variable", "fault", "role", "generation", "exitCode", "dropped", "version",
+    "port", "healthPort", "metricsPort",
 ))  # fmt: skip
 """Every field beside the fixed ones; a value is a number, a member of a closed set, or an id that the contract logs."""
 

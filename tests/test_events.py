@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,14 @@ def test_the_white_list_has_no_room_for_text_from_outside() -> None:
         "target",
     )
     assert [field for field in FIELDS if field.lower() in wanting or field.lower().endswith("name")] == []
+
+
+def test_the_white_list_holds_nothing_that_nobody_says() -> None:
+    """Each event and each field of the white list is written somewhere in the product."""
+    product = Path(module.__file__).parent
+    text = "\n".join(path.read_text("utf-8") for path in product.rglob("*.py"))
+    assert [event for event in EVENTS if text.count(f'"{event}"') < 2] == []
+    assert [field for field in FIELDS if not re.search(rf'\b{field}=|"{field}":', text)] == []
 
 
 def test_many_events_come_in_their_order(pipe: Pipe) -> None:

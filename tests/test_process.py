@@ -465,6 +465,32 @@ def test_running_out_of_descriptors(tmp_path: Path) -> None:
         assert stand.stderr() == ""
 
 
+def test_configured_limits_of_connections_are_in_force(tmp_path: Path) -> None:
+    """`serve` holds the limits of its environment: for one address and for all, each counted by its name."""
+    with make_stand(tmp_path / "stand") as stand:
+        stand.start(QL3_SECRET_SIDECAR_MAX_CONNECTIONS="16", QL3_SECRET_SIDECAR_MAX_CONNECTIONS_PER_ADDRESS="3")
+        wires: list[Wire] = []
+
+        def connect(source: str) -> None:
+            wires.append(stand.wire(source=source))
+            wait_for(lambda: stand.metric("connections") == len(wires))
+
+        for _ in range(3):
+            connect("127.0.0.2")
+        with pytest.raises(OSError):
+            stand.wire(source="127.0.0.2")
+        for number in range(3, 16):
+            connect(f"127.0.0.{number}")
+        with pytest.raises(OSError):
+            stand.wire(source="127.0.0.16")
+        for cause in ("address_limit", "connection_limit"):
+            assert stand.metric(f'silent_closes_total{{cause="{cause}"}}') == 1
+        wires[0].send(stand.request())
+        assert wires[0].answer().status == 200
+        for wire in wires:
+            wire.close()
+
+
 @pytest.mark.skipif(not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 def test_one_listener_for_both_families(tmp_path: Path) -> None:
     """On `::` workers are served over IPv4 and over IPv6."""

@@ -2,7 +2,9 @@
 
 import http
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -555,6 +557,9 @@ def test_a_disabled_provider_and_its_neighbours(disabled: Surface) -> None:
     for body in (b"null", b"{}", None):
         disabled.ask(stand.request(body), Reason.PROVIDER_DISABLED)
     disabled.ask(stand.request(headers={"content-type": "x"}), Reason.CONTENT_TYPE)
+    # Nothing can be opened, and the metrics say so.
+    assert stand.metric("material_opens_total") == stand.metric("drift_total") == 0
+    assert stand.checks()["root"] == "off"
 
 
 def test_a_certificate_that_is_not_the_workers(disabled: Surface) -> None:
@@ -569,6 +574,12 @@ def test_the_deadline(disabled: Surface) -> None:
     with stand.wire() as wire:
         wire.send(stand.request()[:-1])
         disabled.read(wire, Reason.DEADLINE)
+    # Another program holds the store's write lock, which the audit row needs.
+    with closing(sqlite3.connect(stand.world.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        disabled.ask(stand.request(), Reason.DEADLINE)
+        assert stand.get("/healthz")[0] == 200
+    disabled.ask(stand.request(), Reason.PROVIDER_DISABLED)
 
 
 # --- the whole table ---------------------------------------------------------------------------------------------
