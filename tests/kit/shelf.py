@@ -80,9 +80,10 @@ class Shelf:
         self.execute(f"INSERT INTO {self.receipts} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
     def file(self, ref: SecretRef, value: bytes = b"canary-value", age_days: int = 0) -> None:
-        """Write a flat file of the root."""
+        """Put a flat file in its place in the root, by rename."""
         path = self.root / ref.file_name
-        write_file(path, value)
+        write_file(self.folder / "new", value)
+        (self.folder / "new").replace(path)
         then = time.time() - age_days * 86_400
         os.utime(path, (then, then))
 
