@@ -200,9 +200,10 @@ class Connection(asyncio.Protocol):
 
         Raises PeerGone when the connection is over; nothing was handed over then.
         """
-        if self.phase is not Phase.RUNNING or is_over(self.transport):
+        if self.phase is not Phase.RUNNING:
             raise PeerGone
         self.transport.write(data)
+        # TLS drops in silence what it is given for a socket that is lost.
         if plaintext_left(self.transport) or is_over(self.transport):
             self.abort()
             raise PeerGone

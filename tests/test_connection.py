@@ -274,6 +274,23 @@ async def test_nothing_of_a_refused_request_stays_while_the_connection_ends(tmp_
         assert not leads_to(running.connection, valid.LEASE_TOKEN)
 
 
+async def test_what_arrives_after_an_early_answer_is_let_in_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 KiB after an early answer are let in; one byte more ends the connection, long before its time is over."""
+    monkeypatch.setattr("provider.limits.DISCARD_S", 60.0)
+    async with edge(tmp_path) as running:
+        running.scene.credentials.row = None
+        client = await running.client()
+        answer = await client.ask(request(b"", content_length="1000000"))
+        assert answer.status == 401
+        client.send(bytes(65_536))
+        await asyncio.sleep(0.2)
+        assert running.connection.phase is Phase.DISCARD
+        client.send(b"x")
+        assert await client.ended() == b""
+
+
 async def test_pipelined_requests_end_with_the_first_answer(tmp_path: Path) -> None:
     """Bytes beyond a request before its answer end the connection after that answer, counted once."""
     async with edge(tmp_path) as running:

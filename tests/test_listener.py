@@ -217,7 +217,7 @@ async def test_a_storm_leaves_every_place_free(tmp_path: Path) -> None:
     async with edge(tmp_path, connections=ConnectionLimits(16, 12)) as running:
         for start in range(0, 160, 16):
             # All at once most give way to each other before their handshake; one by one they come further.
-            at_once = 16 if start % 32 else 1
+            at_once = 1 if start % 32 else 16
             for first in range(start, start + 16, at_once):
                 await asyncio.gather(*(_storm(running, number) for number in range(first, first + at_once)))
         for client in running.clients:

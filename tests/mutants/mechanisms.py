@@ -27,4 +27,9 @@ MECHANISMS: Final[dict[str, str]] = {
     "P22": "Failures by the hash of the leaf certificate, in a fixed window; only who failed can be refused.",
     "P23": "The verified chain is judged against the snapshot in service, at each request and before the first byte.",
     "P24": "Every new session is judged by the catalogue; writing takes the owner's login and our marker table.",
+    "P25": "One due time for each connection, looked at by a sweep; sockets are held back once enough was thrown away.",
+    "P26": "Places are given back by callbacks and `finally`, never by code that a cancelled task may not reach.",
+    "P27": "`handle` judges in the table's order and tells at its end; what was written is asked after, not assumed.",
+    "P28": "Signals count from the first moment; draining looks at what runs; stopping waits for cancelled tasks.",
+    "P29": "Events from a white list, no text of a parser or an exception, no core file, a head given away when used.",
 }

@@ -27,4 +27,9 @@ PROMISES: Final[dict[str, str]] = {
     "P22": "Guessing is bounded for each certificate, and who never failed is not held back by those who did.",
     "P23": "A client whose certificate was revoked, has ended or lost its CA is not served, on old connections either.",
     "P24": "The database login may do what serving needs and nothing else, and nobody of ours writes QL3's own tables.",
+    "P25": "Every phase of a connection has its bound, which never comes early, and no flood is read beyond it.",
+    "P26": "Connections, requests and attempts take their places and give them back once, whatever becomes of them.",
+    "P27": "A request has one answer and one event, by the first row that matches; nothing lost counts as delivered.",
+    "P28": "Leaving loses no running request within the limit and no record of an answer, and waits for no peer.",
+    "P29": "No secret stands in an event, a log, a metric or an exception, or outlives its request on a connection.",
 }

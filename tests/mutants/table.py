@@ -7,7 +7,16 @@ from tests.mutants.deciding import DECIDING
 from tests.mutants.holding import HOLDING
 from tests.mutants.keeping_postgres import KEEPING_POSTGRES
 from tests.mutants.mutant import Mutant
+from tests.mutants.serving import SERVING
 from tests.mutants.storing import STORING
 from tests.mutants.storing_postgres import STORING_POSTGRES
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*ASKING, *DECIDING, *STORING, *STORING_POSTGRES, *HOLDING, *KEEPING_POSTGRES)
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *ASKING,
+    *DECIDING,
+    *STORING,
+    *STORING_POSTGRES,
+    *HOLDING,
+    *KEEPING_POSTGRES,
+    *SERVING,
+)

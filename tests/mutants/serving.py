@@ -1,0 +1,105 @@
+"""Rows: the edge, from the accepted socket to the last byte, and the end of the process."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant, named
+
+_CONNECTION: Final = "sidecar/connection.py"
+_LISTENER: Final = "sidecar/listener.py"
+_EXCHANGE: Final = "sidecar/exchange.py"
+_APP: Final = "sidecar/app.py"
+_PROCESS: Final = "sidecar/process.py"
+_EVENTS: Final = "sidecar/events.py"
+_HARDENING: Final = "sidecar/hardening.py"
+_FRAMING: Final = "sidecar/framing.py"
+
+_PHASES: Final = named("phases", "every_bound_holds_and_none_comes_early")
+_EVICTION: Final = named("listener", "the_oldest_of_too_many_handshakes_goes")
+_LEAVING: Final = named("process", "leaving")
+
+
+SERVING: Final = (
+    # --- bounds
+    Mutant("P25", _LISTENER, "ssl_handshake_timeout=limits.HANDSHAKE_S,", "ssl_handshake_timeout=30.0,", _PHASES),
+    Mutant("P25", _CONNECTION, "self.due = self.untaken_since + limits.IDLE_S", "self.due = _NEVER", _PHASES),
+    Mutant("P25", _CONNECTION, "async with asyncio.timeout_at(until):", "async with asyncio.timeout(None):", _PHASES),
+    Mutant("P25", _CONNECTION, "elif now >= since + limits.RESPONSE_S:", "elif False:",
+           named("connection", "a_slow_reader_is_dropped_and_counted")),
+    Mutant("P25", _CONNECTION, "self.untaken_since = self._loop.time()",
+           "self.untaken_since = self.untaken_since or self._loop.time()",
+           named("connection", "a_busy_peer_far_away_is_no_slow_reader")),
+    Mutant("P25", _CONNECTION, "self.timed_out = True", "self.timed_out = False",
+           named("connection", "the_deadline_ends_the_request_wherever_it_waits")),
+    Mutant("P25", _CONNECTION, "if self._budget < 0 or self._ran_out():", "if self._ran_out():",
+           named("connection", "what_arrives_after_an_early_answer_is_let_in_up_to_a_bound")),
+    Mutant("P25", _CONNECTION, "if self.framer.unwanted > limits.DISCARD_BYTES:", "if False:",
+           named("connection", "a_flood_is_left_to_the_kernel")),
+    Mutant("P25", _CONNECTION, "if unsent(self.transport):", "if False:",
+           named("connection", "a_peer_that_asks_on_without_reading_is_not_served_more")),
+    Mutant("P25", _LISTENER, "connection.sweep(now)", "connection.due and connection.sweep(now)",
+           named("listener", "one_connection_gone_wrong_does_not_lift_the_bounds_of_others")),
+    # --- places
+    Mutant("P26", _LISTENER, "task.add_done_callback(lambda _: self._handshake_ended(connection, accepted))", "pass",
+           named("listener", "a_handshake_has_its_time")),
+    Mutant("P26", _LISTENER, "self._release(handshaking[0])", "pass", _EVICTION),
+    Mutant("P26", _LISTENER, "if len(handshaking) >= max(1, limit // limits.HANDSHAKING_SHARE):",
+           "if len(handshaking) > max(1, limit // limits.HANDSHAKING_SHARE):", _EVICTION),
+    Mutant("P26", _LISTENER, "self._handshakes.pop(handshaking[0]).cancel()",
+           "self._handshakes.pop(handshaking[-1]).cancel()", _EVICTION),
+    Mutant("P26", _LISTENER, "if self._of_address.get(key, 0) >= self._limits.per_address:", "if False:",
+           named("listener", "beyond_the_limit_of_an_address_nobody_is_let_in")),
+    Mutant("P26", _LISTENER, "if len(self._places) >= self._limits.connections:", "if False:",
+           named("listener", "beyond_the_limit_of_all_nobody_is_let_in")),
+    Mutant("P26", _EXCHANGE, "del busy[key]", "pass", named("app", "requests_of_one_credential_are_limited")),
+    Mutant("P26", _APP, "self.in_flight -= taken", "pass", named("app", "requests_in_flight_are_limited")),
+    Mutant("P26", _APP, "exchange.authentication_ended(failed=False)", "pass",
+           named("app", "the_shield_counts_attempts_in_progress_of_those_who_failed")),
+    # --- one answer, by the first row
+    Mutant("P27", _EXCHANGE, "if head.expects:", "if False:", named("surface", "an_expectation")),
+    Mutant("P27", _EXCHANGE, 'if match is not None and head.method != "POST":', "if False:",
+           named("surface", "other_methods")),
+    Mutant("P27", _EXCHANGE, "if app.in_flight >= app.limits.max_in_flight:", "if False:",
+           named("app", "requests_in_flight_are_limited")),
+    Mutant("P27", _EXCHANGE, "if head.length > self._app.limits.max_body_bytes:", "if False:",
+           named("surface", "headers_in_their_order")),
+    Mutant("P27", _APP, "last = reason.value.closes or exchange.is_last()", "last = exchange.is_last()",
+           named("app", "every_reason_of_the_pipeline_is_answered_by_its_row")),
+    Mutant("P27", _APP,
+           "except Exception:  # noqa: BLE001 - anything else is the table's last row; its text goes nowhere", "except ValueError:", named("app", "anything_else_is_an_internal_error")),
+    Mutant("P27", _CONNECTION, "if plaintext_left(self.transport) or is_over(self.transport):",
+           "if plaintext_left(self.transport):",
+           named("connection", "what_reached_nobody_is_not_told_as_delivered")),
+    Mutant("P27", _CONNECTION, "if self._arrived is None and (unanswered or self._waiter is not None):",
+           "if unanswered or self._waiter is not None:",
+           named("connection", "a_request_whose_peer_went_at_once_is_told_all_the_same")),
+    Mutant("P27", _FRAMING, "return self._length is not None and self.received >= self._length", "return True",
+           named("framing", "a_request_whose_end_is_unknown_is_never_complete_nor_pipelined")),
+    # --- leaving
+    Mutant("P28", _EXCHANGE, "or app.gate is not Gate.OPEN", "or False", _LEAVING),
+    Mutant("P28", _PROCESS, "await listener.drain(config.limits.drain_timeout_ms / 1000)", "pass", _LEAVING),
+    Mutant("P28", _CONNECTION, "if self._arrived is None and (unanswered or self._waiter is not None):",
+           "if self._arrived is None:",
+           named("connection", "a_peer_that_leaves_with_its_answer_does_not_cost_the_record")),
+    Mutant("P28", _LISTENER, "await asyncio.wait(ending, timeout=_SETTLE_S)", "pass",
+           named("connection", "stopping_waits_for_the_record_of_an_answer")),
+    Mutant("P28", _PROCESS, "loop.add_signal_handler(number, end_for, None)", "pass",
+           named("process", "a_signal_while_starting_is_not_lost")),
+    # --- what is left behind
+    Mutant("P29", _EVENTS, "if event not in EVENTS or not fields.keys() <= FIELDS:", "if event not in EVENTS:",
+           named("events", "every_event_and_field_of_the_white_list_passes_and_nothing_else")),
+    Mutant("P29", _HARDENING, "for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_NO_NEW_PRIVS, 1)):",
+           "for option, value in ((_PR_SET_NO_NEW_PRIVS, 1),):", named("hardening", "a_hardened_process")),
+    Mutant("P29", "sidecar/cli/serve.py", "_harden()", "pass",
+           named("hardening", "hardening_comes_before_the_first_secret")),
+    Mutant("P29", "sidecar/head.py",
+           "except Exception:  # noqa: BLE001 - whatever it is, it is the head's fault, and its text echoes the head",
+           "except ZeroDivisionError:", named("head", "what_is_not_wanted_is_malformed")),
+    Mutant("P29", _CONNECTION, "arrived, self._arrived = self._arrived, None",
+           "arrived, self._arrived, self.address = self._arrived, None, self._arrived",
+           named("connection", "nothing_of_a_request_stays_on_an_idle_connection")),
+    # --- who is not good any more
+    Mutant("P23", _EXCHANGE, "judge(self._connection.peer, self._app.identity(), time.time())", "pass",
+           named("app", "a_peer_revoked_while_its_request_waits_gets_nothing")),
+    Mutant("P10", _EXCHANGE, "permit.check(time.monotonic())", "pass",
+           named("app", "a_lease_that_ends_before_the_first_byte_is_a_fence")),
+)  # fmt: skip
