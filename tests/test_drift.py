@@ -288,5 +288,3 @@ def stage_refuses(stage: Stage, refs: list[SecretRef]) -> None:
     """Resolve what is refused; unlike `refusal` nothing is listed meanwhile."""
     with pytest.raises(Refused):
         finish(stage.provider.resolve(authority_for(refs), 0.0))
-
-

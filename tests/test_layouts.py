@@ -133,9 +133,7 @@ def test_no_byte_from_outside(entries: list[Entry]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = build(Path(directory), entries)
         for opener, most_links in ((rootfs.openat2, KERNEL_LINKS), (rootfs.walk, LINK_DEPTH)):
-            expected = [
-                INSIDE if is_inside(root, name, most_links) else Reason.MATERIAL_UNAVAILABLE for name in HASHES
-            ]
+            expected = [INSIDE if is_inside(root, name, most_links) else Reason.MATERIAL_UNAVAILABLE for name in HASHES]
             assert served(root, opener) == expected
         assert (Path(directory) / "outside").read_bytes() == OUTSIDE
 
