@@ -1,4 +1,6 @@
-"""Writes the generated tables of docs/ anew from the code: `make docs`. A test fails when one is stale.
+"""Writes what is generated in docs/ anew from the code: `make docs`. A test fails when it is stale.
+
+docs/openapi.yaml is generated as a whole (tests/tools/openapi.py); everything else is a table in a document.
 
 A table stands between two marks in a document that is otherwise written by hand:
 
@@ -22,6 +24,7 @@ from sidecar.variables import VARIABLES, Group, Only, Variable
 from tests.mutants.mechanisms import MECHANISMS
 from tests.mutants.promises import PROMISES
 from tests.mutants.table import MUTANTS
+from tests.tools import openapi
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _BLOCK: Final = re.compile(r"(<!-- generated: ([a-z -]+) -->\n)(.*?)(<!-- end of generated -->)", re.DOTALL)
@@ -148,6 +151,10 @@ def main() -> int:
         if fresh != text:
             document.write_text(fresh, encoding="utf-8")
             print(f"written: {document.relative_to(ROOT)}")
+    whole, fresh = ROOT / "docs" / "openapi.yaml", openapi.written()
+    if not whole.exists() or whole.read_text(encoding="utf-8") != fresh:
+        whole.write_text(fresh, encoding="utf-8")
+        print(f"written: {whole.relative_to(ROOT)}")
     return 0
 
 
