@@ -423,7 +423,7 @@ def metrics_path() -> Json:
     }
 
 
-class _Writer(yaml.SafeDumper):
+class _Writer(yaml.SafeDumper):  # type: ignore[misc]  # it bears no types
     """Writes what stands in two places in both."""
 
     def ignore_aliases(self, data: object) -> bool:
