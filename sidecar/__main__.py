@@ -3,13 +3,14 @@
 A command's module is imported only when it is named, so a disabled or misconfigured install loads nothing else.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
 from sidecar import __version__
-from sidecar.cli.common import Exit, Fault, Parser, tell
+from sidecar.cli.common import Exit, Fault, Parser, print_json, tell
 
 COMMANDS: Final[dict[str, str]] = {
     "serve": "serve secrets to workers, configured by the environment, until SIGTERM",
@@ -53,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(module.run(args))
     except Fault as fault:
+        if getattr(args, "json", False):
+            from sidecar.findings import fault_document
+
+            print_json(fault_document(" ".join([name, *_action(args)]), fault))
+            return int(fault.code)
         return tell(fault, f"secret-sidecar {name}")
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody left to tell.
@@ -60,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(Exit.FAILED)
     except KeyboardInterrupt:
         return 130
+
+
+def _action(args: argparse.Namespace) -> list[str]:
+    """The action of a command that has several, as its reports name it."""
+    return [args.action] if hasattr(args, "action") else []
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 Every code is stable: a program may read it. `cause` and `mend` are for a person and hold no secret value.
 """
 
+import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sidecar.cli.common import Exit, print_json, print_table
+from sidecar.cli.common import Exit, Fault, print_json, print_table
 
 Severity = Literal["error", "warning", "info"]
 _RANK: Final = {"error": 0, "warning": 1, "info": 2}
@@ -25,13 +27,9 @@ class Finding:
 
     def document(self) -> dict[str, str]:
         """Return it for JSON, keys in the contracted order."""
-        return {
-            "code": self.code,
-            "severity": self.severity,
-            "where": self.where,
-            "cause": self.cause,
-            "mend": self.mend,
-        }
+        shown = {"code": self.code, "severity": self.severity}
+        shown |= {"where": self.where, "cause": self.cause, "mend": self.mend}
+        return {key: encodable(text) for key, text in shown.items()}
 
 
 def document(command: str, findings: Iterable[Finding], summary: Mapping[str, object]) -> dict[str, object]:
@@ -65,11 +63,30 @@ def report(
     if as_json:
         print_json(document(command, found, summary))
     elif found:
-        rows = [(one.severity, one.code, printable(one.where), f"{one.cause}. {one.mend}") for one in found]
+        rows = [(one.severity, one.code, printable(one.where), printable(f"{one.cause}. {one.mend}")) for one in found]
         print_table(rows)
     return verdict(found, strict=strict)
+
+
+def fault_document(command: str, fault: Fault) -> dict[str, object]:
+    """Return the JSON document of a command that ended before it could report: its fault as the only finding."""
+    found = [Finding(fault.code.name.lower(), command, fault.wrong.removesuffix("."), fault.mend)]
+    return document(command, found, {"exitCode": int(fault.code), **counted(found)})
 
 
 def printable(text: str) -> str:
     """The text with escapes in place of what a terminal might obey."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
+
+
+def encodable(text: str) -> str:
+    """The text as UTF-8 can hold it: a file's name may have bytes that are none, which Python keeps as surrogates."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def quoted(path: str) -> str:
+    """A path for a command line that a person pastes: quoted for the shell, and nothing that a terminal obeys."""
+    if path.isprintable():
+        return shlex.quote(path)
+    plain = {byte: chr(byte) for byte in range(0x20, 0x7F) if chr(byte) not in "\\'"}
+    return "$'" + "".join(plain.get(byte, f"\\x{byte:02x}") for byte in os.fsencode(path)) + "'"

@@ -12,6 +12,7 @@ import pytest
 
 from provider.refs import SecretRef
 from sidecar.__main__ import main
+from sidecar.doctor.place import reader_mend
 from sidecar.publish import How, Inputs, publish
 from tests.kit import projector
 from tests.kit.folders import quick_path
@@ -299,3 +300,47 @@ def test_a_mounted_generation_never_rotates(root: Path, capsys: pytest.CaptureFi
     inside.mkdir(mode=0o755)
     with mounted(str(root / f"..{KUBELET}"), inside, "", MS_BIND):
         assert [one["code"] for one in doctor(inside, capsys)[1]["findings"]] == ["mount_subpath"]
+
+
+def test_a_name_that_would_do_harm_is_shown_harmless(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name with an escape sequence, a space or bytes that are no text: told in both forms, quoted in its mend."""
+    kubelet()(root)
+    (root / "a b; x").symlink_to("..data/none")
+    os.symlink(b"..data/none", os.fsencode(root) + b"/\x1b[2J\xff")
+    _, document = doctor(root, capsys)
+    assert [one["mend"] for one in document["findings"]] == [f"rm $'{root}/\\x1b[2J\\xff'", f"rm '{root}/a b; x'"]
+    assert main(["doctor", str(root)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("writer", "mend"),
+    [
+        ("kubelet", "Set `fsGroup: {gid}`"),
+        ("csi", "Set `supplementalGroups: [0]`"),
+        ("kubelet or csi", "Set `fsGroup: {gid}`"),
+        ("agent", "Run the agent as the user {uid}"),
+        ("flat", "chgrp {gid} /root; chmod 0440 /root"),
+    ],
+)
+def test_each_writer_is_told_in_its_own_words_who_reads(writer: str, mend: str) -> None:
+    """What lets the sidecar's user read a file is a setting of whoever writes it, a command otherwise."""
+    assert reader_mend(writer, "/root").startswith(mend.format(uid=os.geteuid(), gid=os.getegid()))
+
+
+def test_lines_tell_each_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each name kind, mode, owner, links and size; refs in place of hashes, `missing` where there is no file."""
+    flat()(root)
+    (root / ("e" * 64)).mkdir()
+    refs = root.parent / "refs"
+    refs.write_text(f"{REF.text}\n{OTHER.text}\n")
+    assert main(["doctor", str(root), "--refs", str(refs)]) == 65
+    lines = capsys.readouterr().out.splitlines()
+    owner = f"{os.geteuid()}:{(root / NAME).stat().st_gid}"
+    assert f"project/token regular 0440 {owner} 1 {len(VALUE)}" in [" ".join(line.split()) for line in lines]
+    assert "project/other@3 missing - - - -" in [" ".join(line.split()) for line in lines]
+    _, document = doctor(root, capsys)
+    assert {one["name"]: one["kind"] for one in document["summary"]["files"]} == {
+        NAME: "regular",
+        "e" * 64: "directory",
+    }

@@ -118,6 +118,8 @@ def test_prune(shelf: Shelf) -> None:
     assert main(["receipts", "prune", "--older-than", "90d", *shelf.options]) == 0
     assert "deleted 3 " in shelf.capsys.readouterr().out
     assert [one["mark"] for one in shown(shelf)["receipts"]] == ["1" * 64]
+    code, document = shelf.call("receipts", "prune", "--older-than", "90d")
+    assert code == 0 and document["command"] == "receipts prune" and document["summary"]["deleted"] == 0
 
 
 def test_what_cannot_be_read(shelf: Shelf, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from sidecar.cli.common import lines, print_table
 from sidecar.config import named
 from sidecar.doctor import Examination, Known, examine, read_refs
 from sidecar.doctor.examine import label
+from sidecar.doctor.files import Facts
 from sidecar.findings import Finding, counted, printable, report
 from sidecar.variables import PROVIDING
 
@@ -63,7 +64,7 @@ def _summary(result: Examination, known: Mapping[str, Known] | None) -> dict[str
     return {
         "writer": result.writer,
         "generations": [
-            {"name": name, "inForce": in_force, "ageSeconds": round(age)}
+            {"name": printable(name), "inForce": in_force, "ageSeconds": round(age)}
             for name, (in_force, age) in result.generations.items()
         ],
         "files": [
@@ -71,6 +72,7 @@ def _summary(result: Examination, known: Mapping[str, Known] | None) -> dict[str
                 "name": name,
                 "ref": None if known is None or name not in known else known[name].ref.text,
                 "readable": facts is not None,
+                "kind": None if facts is None else facts.kind,
                 "mode": None if facts is None else f"{facts.mode:04o}",
                 "uid": None if facts is None else facts.uid,
                 "gid": None if facts is None else facts.gid,
@@ -85,17 +87,24 @@ def _summary(result: Examination, known: Mapping[str, Known] | None) -> dict[str
 def _tell(result: Examination, known: Mapping[str, Known] | None) -> None:
     for name, (in_force, age) in result.generations.items():
         print(f"generation {printable(name)}: {'in force, ' if in_force else ''}{_age(age)} old")
-    if known:
-        rows = [
-            (name, "there" if name in result.files else "missing", printable(label(asked.ref)))
-            for name, asked in sorted(known.items(), key=lambda item: label(item[1].ref))
-        ]
-        print_table(rows)
+    rows = [_row(name, facts, known) for name, facts in result.files.items()]
+    missing = [one.ref for name, one in (known or {}).items() if name not in result.files]
+    rows += [(printable(label(ref)), "missing", "-", "-", "-", "-") for ref in missing]
+    if rows:
+        print_table(sorted(rows), ("SECRET", "KIND", "MODE", "OWNER", "LINKS", "SIZE"))
     numbers = counted(result.findings)
     print(
         f"{len(result.files)} files, written by {result.writer}:"
         f" {numbers['errors']} errors, {numbers['warnings']} warnings"
     )
+
+
+def _row(name: str, facts: Facts | None, known: Mapping[str, Known] | None) -> tuple[str, ...]:
+    shown = name if known is None or name not in known else printable(label(known[name].ref))
+    if facts is None:
+        return shown, "unreadable", "-", "-", "-", "-"
+    owner = f"{facts.uid}:{facts.gid}"
+    return shown, facts.kind, f"{facts.mode:04o}", owner, str(facts.links), str(facts.size)
 
 
 def _age(seconds: float) -> str:

@@ -3,10 +3,14 @@
 import argparse
 import grp
 import os
+from typing import Final
 
 from sidecar.cli.common import Exit, Fault, lines
 from sidecar.findings import Finding, counted, report, verdict
 from sidecar.publish import How, Inputs, Published, Unpublished, judge_target, publish, read_directory, read_manifest
+
+_GROUPS: Final = 2**32 - 1
+"""No group has this number: to the kernel it means none."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Publish; 65 for faulty input, 1 when the file system refuses."""
     root = os.path.abspath(args.root)
-    how = How(args.layout, int(args.mode, 8), _gid(args.group), args.prune)
     read = read_directory(args.from_dir) if args.manifest is None else read_manifest(args.manifest)
     sources, found = read
-    found += judge_target(root)
+    gid, wrong = _gid(args.group)
+    found += wrong + judge_target(root)
+    how = How(args.layout, int(args.mode, 8), gid, args.prune)
     with Inputs(sources) as inputs:
         found += inputs.check()
         if verdict(found) is not Exit.DONE:
@@ -53,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
         except Unpublished as unpublished:
             return _refused(args, found + unpublished.findings)
         except OSError as error:
-            wrong = f"The file system refused ({error.strerror}); every value in force is whole."
-            raise Fault(Exit.FAILED, wrong, "Mend the cause and publish again, which also cleans up.") from None
+            told = f"The file system refused ({error.strerror}); every value in force is whole."
+            raise Fault(Exit.FAILED, told, "Mend the cause and publish again, which also cleans up.") from None
     summary: dict[str, object] = {"published": True, "layout": done.layout, "generation": done.generation}
     numbers = {"written": done.written, "kept": done.kept, "dropped": len(done.dropped)}
     code = report("publish", found, {**summary, **numbers, **counted(found)}, as_json=args.json)
@@ -75,12 +80,12 @@ def _refused(args: argparse.Namespace, found: list[Finding]) -> int:
     return code
 
 
-def _gid(group: str | None) -> int | None:
+def _gid(group: str | None) -> tuple[int | None, list[Finding]]:
     if group is None:
-        return None
-    if group.isascii() and group.isdigit() and int(group) < 2**32 - 1:
-        return int(group)
+        return None, []
+    if group.isascii() and group.isdigit() and int(group) < _GROUPS:
+        return int(group), []
     try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise Fault(Exit.BAD_INPUT, "There is no such group here.", "Give its number.") from None
+        return grp.getgrnam(group).gr_gid, []
+    except (KeyError, ValueError):
+        return None, [Finding("group_unknown", "--group", "there is no such group here", "Give its number.")]

@@ -35,13 +35,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shown.add_argument(
         "--before", metavar="DIR", help="a directory of earlier values, named by hash, to compare with too"
     )
-    shown.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
     shown.epilog = "example:\n  secret-sidecar receipts list --ref REF --root /srv/secrets --file store.db"
     prune = actions.add_parser("prune", help="delete old receipts, while the sidecar serves")
     prune.add_argument("--older-than", type=duration_ms, required=True, metavar="90d", help="age from which rows go")
     prune.epilog = "example:\n  secret-sidecar receipts prune --older-than 90d --file store.db"
     for action in (shown, prune):
         add_store_options(action)
+        action.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
     parser.epilog = lines(
         (
             "now: the worker was given the value that is mounted; before: another value; unknown: nobody can tell.",
@@ -138,8 +138,9 @@ def _marks(args: argparse.Namespace) -> Marks:
 
 def _prune(args: argparse.Namespace) -> int:
     deleted = asyncio.run(_prune_file(args) if store_path(args) is not None else _prune_database(args))
-    print(f"deleted {deleted} receipts")
-    return Exit.DONE
+    if not args.json:
+        print(f"deleted {deleted} receipts")
+    return report("receipts prune", [], {"deleted": deleted, **counted([])}, as_json=args.json)
 
 
 def _statement(table: str) -> str:

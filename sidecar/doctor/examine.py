@@ -16,7 +16,7 @@ from provider.refs import SecretRef
 from provider.rootfs import DIRECTORY, Descriptors, Opener, choose_opener, is_root_path
 from sidecar.doctor.files import Facts, Place, examine_file
 from sidecar.doctor.place import KUBELET, mount_findings, projector
-from sidecar.findings import Finding
+from sidecar.findings import Finding, quoted
 from sidecar.publish.manifest import HASH
 from sidecar.publish.target import DATA, GENERATION, NEW, STAGED
 
@@ -54,14 +54,14 @@ def examine(path: str, known: Mapping[str, Known] | None) -> Examination:
     status = os.stat(path)
     result.findings += mount_findings(path)
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not os.statvfs(path).f_flag & os.ST_RDONLY:
-        mend = f"chmod go-w {path}; or mount it a second time, read-only, as the root."
+        mend = f"chmod go-w {quoted(path)}; or mount it a second time, read-only, as the root."
         result.findings.append(Finding("root_writable", path, "others than its owner may write to the root", mend))
     with Descriptors() as held:
         held.append(os.open(path, DIRECTORY))
         try:
             names = os.listdir(path)
         except OSError:
-            mend = f"chmod a+rx {path}, or run as a user who may list it."
+            mend = f"chmod a+rx {quoted(path)}, or run as a user who may list it."
             result.findings.append(Finding("root_unlistable", path, "this user may not list the root", mend))
             return result
         opener = choose_opener()
@@ -75,7 +75,7 @@ def examine(path: str, known: Mapping[str, Known] | None) -> Examination:
         try:
             inside = sorted(name for name in os.listdir(shown) if not name.startswith(".."))
         except OSError:
-            mend = f"chmod 0750 {path}/{target}, and give it this user's group."
+            mend = f"chmod 0750 {quoted(f'{path}/{target}')}, and give it this user's group."
             cause_text = "this user may not list the generation in force"
             result.findings.append(Finding("generation_unlistable", shown, cause_text, mend))
             return result
@@ -105,13 +105,13 @@ def _kind(path: str) -> list[Finding]:
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return [Finding("root_missing", path, "the root is not there", _MAKE.format(path))]
+            return [Finding("root_missing", path, "the root is not there", _MAKE.format(quoted(path)))]
         mend = "Let this user pass the directories above it."
         return [Finding("root_unreachable", path, "the root cannot be reached", mend)]
     if stat.S_ISLNK(mode):
         return [Finding("root_link", path, "the root is a link", "Name the directory itself; links above it may be.")]
     if not stat.S_ISDIR(mode):
-        return [Finding("root_not_directory", path, "the root is no directory", _MAKE.format(path))]
+        return [Finding("root_not_directory", path, "the root is no directory", _MAKE.format(quoted(path)))]
     return []
 
 
@@ -127,7 +127,7 @@ def _layout(path: str, target: str | None, held: Descriptors, opener: Opener, re
     where = f"{path}/{DATA}"
     if target is None:
         if os.path.lexists(where):
-            mend = f"Remove it: rm -r {where}"
+            mend = f"Remove it: rm -r {quoted(where)}"
             result.findings.append(Finding("data_not_link", where, "`..data` is no link; serve refuses it", mend))
         return None
     try:
@@ -184,11 +184,13 @@ def _beside(path: str, names: list[str], inside: set[str], result: Examination) 
             continue
         where = f"{path}/{name}"
         if os.path.islink(where):
-            cause, mend = "the link names nothing in the generation in force", f"rm {where}"
+            cause, mend = "the link names nothing in the generation in force", f"rm {quoted(where)}"
             result.findings.append(Finding("link_dangling", where, cause, mend, "warning"))
         else:
             cause = "serve reads only through `..data`, and it is not there"
-            result.findings.append(Finding("beside_data", where, cause, f"Publish it, or: rm {where}", "warning"))
+            result.findings.append(
+                Finding("beside_data", where, cause, f"Publish it, or: rm {quoted(where)}", "warning")
+            )
 
 
 def _missing(path: str, known: Mapping[str, Known] | None, result: Examination) -> None:

@@ -10,8 +10,8 @@ from provider.limits import BUNDLE_BYTES, VALUE_BYTES
 from provider.memory import BufferPool
 from provider.mounted import FORBIDDEN_MODE
 from provider.rootfs import FILE, Opener
-from sidecar.doctor.place import mode_mend
-from sidecar.findings import Finding
+from sidecar.doctor.place import mode_mend, reader_mend
+from sidecar.findings import Finding, quoted
 from sidecar.publish.sources import BadValue, large_finding, value_finding, value_of
 
 _SPACE: Final = frozenset(b" \t\r\n\v\f")
@@ -49,6 +49,8 @@ class Place:
 class Facts:
     """What is known of a file that could be opened."""
 
+    kind: str
+    """`regular`, `directory`, or `other`: a device, a FIFO."""
     mode: int
     uid: int
     gid: int
@@ -66,10 +68,11 @@ def examine_file(place: Place, name: str, bundle: bool | None) -> tuple[Facts | 
     try:
         descriptor = place.opener(place.anchor, os.fsencode(name), FILE)
     except OSError as error:
-        return None, [_unopened(path, error)]
+        return None, [_unopened(place.writer, path, error)]
     try:
         status = os.fstat(descriptor)
         facts = Facts(
+            "regular" if stat.S_ISREG(status.st_mode) else "directory" if stat.S_ISDIR(status.st_mode) else "other",
             stat.S_IMODE(status.st_mode),
             status.st_uid,
             status.st_gid,
@@ -84,10 +87,10 @@ def examine_file(place: Place, name: str, bundle: bool | None) -> tuple[Facts | 
         os.close(descriptor)
 
 
-def _unopened(path: str, error: OSError) -> Finding:
+def _unopened(writer: str, path: str, error: OSError) -> Finding:
     if error.errno in (errno.EACCES, errno.EPERM):
-        mend = f"chgrp {os.getegid()} {path}; chmod 0440 {path}; or give this user that group (supplementalGroups)."
-        return Finding("not_readable", path, f"this user ({os.geteuid()}) may not read it", mend)
+        cause = f"this user ({os.geteuid()}) may not read it"
+        return Finding("not_readable", path, cause, reader_mend(writer, path))
     code, cause, mend = _OPEN_CAUSES.get(
         error.errno or 0, ("unreadable", f"it cannot be opened ({error.strerror})", "Look at the volume.")
     )
@@ -104,7 +107,8 @@ def _outside(place: Place, path: str, facts: Facts) -> list[Finding]:
         found.append(Finding("mode_open", path, cause, mode_mend(place.writer, path)))
     if facts.links > 1:
         cause = f"it has {facts.links} hard links, so another name reaches the same bytes"
-        mend = f"cp {path} {path}.new; mv {path}.new {path}; and turn off the writer's backup."
+        old, new = quoted(path), quoted(f"{path}.new")
+        mend = f"cp -p {old} {new}; mv {new} {old}; and turn off the writer's backup."
         found.append(Finding("hard_linked", path, cause, mend))
     if facts.modified_ns > place.names_changed_ns + _LATER_NS:
         cause = "it was written in place; a reader can meet half of it"
@@ -126,7 +130,7 @@ def _inside(pool: BufferPool, descriptor: int, path: str, bundle: bool | None) -
 def _likely_mistakes(view: memoryview, path: str) -> list[Finding]:
     found = []
     if view[-1] == ord("\n"):
-        mend = f"Write it without one (printf %s); in place of the file: truncate -s -1 {path}"
+        mend = f"Write it without one (printf %s); in place of the file: truncate -s -1 {quoted(path)}"
         found.append(Finding("trailing_newline", path, "the value ends with a newline", mend, "warning"))
     elif view[-1] in _SPACE or view[0] in _SPACE:
         cause = "the value begins or ends with white space"

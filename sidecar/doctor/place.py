@@ -6,17 +6,26 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.findings import Finding
+from sidecar.findings import Finding, quoted
 from sidecar.publish.target import GENERATION
 
 KUBELET: Final = re.compile(r"\.\.[0-9]{4}(_[0-9]{2}){5}\.[0-9]+")
 """The directories of kubelet and secrets-store CSI: one writer in two programs, so their names are alike."""
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_KUBELET_MODE: Final = "`defaultMode: 0440` on the volume's secret"
+_CSI_MODE: Final = "`filePermission: 0440` on the object of the SecretProviderClass, in quotes unless Vault provides it"
+_AGENT_MODE: Final = '`perms = "0440"` on its template'
 _MODE_MENDS: Final = {
-    "kubelet": "Set `defaultMode: 0440` on the volume's secret",
-    "csi": 'Set `filePermission: "0440"` on its object of the SecretProviderClass',
-    "kubelet or csi": 'Set `defaultMode: 0440` on the secret volume; with CSI `filePermission: "0440"` on the object',
-    "agent": 'Set `perms = "0440"` on its template',
+    "kubelet": f"Set {_KUBELET_MODE}.",
+    "csi": f"Set {_CSI_MODE}.",
+    "kubelet or csi": f"Set {_KUBELET_MODE}; with CSI {_CSI_MODE}.",
+    "agent": f"Set {_AGENT_MODE}.",
+}
+_READER_MENDS: Final = {
+    "kubelet": f"Set `fsGroup: {{gid}}` in the pod's securityContext, and {_KUBELET_MODE}.",
+    "csi": f"Set `supplementalGroups: [0]` in the pod's securityContext, and {_CSI_MODE}.",
+    "kubelet or csi": "Set `fsGroup: {gid}` in the pod's securityContext; with CSI `supplementalGroups: [0]`.",
+    "agent": f"Run the agent as the user {{uid}}, and set {_AGENT_MODE}.",
 }
 _EMPTYDIR_MODE: Final = 0o777
 
@@ -46,7 +55,15 @@ def projector(path: str, generation: str | None, mode: int) -> str:
 
 def mode_mend(writer: str, path: str) -> str:
     """Return what gives a file mode 0440: the writer's own setting where it has one, otherwise a command."""
-    return f"{_MODE_MENDS[writer]}." if writer in _MODE_MENDS else f"chmod 0440 {path}"
+    return _MODE_MENDS.get(writer) or f"chmod 0440 {quoted(path)}"
+
+
+def reader_mend(writer: str, path: str) -> str:
+    """Return what lets this user read a file: the writer's own setting where it has one, otherwise commands."""
+    own = _READER_MENDS.get(writer)
+    if own is not None:
+        return own.format(uid=os.geteuid(), gid=os.getegid())
+    return f"chgrp {os.getegid()} {quoted(path)}; chmod 0440 {quoted(path)}"
 
 
 def mounts() -> list[Mount]:

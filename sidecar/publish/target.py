@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from provider.rootfs import is_root_path
-from sidecar.findings import Finding
+from sidecar.findings import Finding, quoted
 from sidecar.publish.manifest import HASH
 
 DATA: Final = "..data"
@@ -53,19 +53,26 @@ def judge_target(path: str) -> list[Finding]:
     try:
         status = os.lstat(path)
     except OSError:
-        mend = f"Make it: install -d -m 0750 {path}"
+        mend = f"Make it: install -d -m 0750 {quoted(path)}"
         return [Finding("root_missing", path, "the root is not there, or cannot be reached", mend)]
     if stat.S_ISLNK(status.st_mode):
         return [Finding("root_link", path, "the root is a link", "Name the directory itself; links above it may be.")]
     if not stat.S_ISDIR(status.st_mode):
-        return [Finding("root_not_directory", path, "the root is no directory", f"Make it: install -d -m 0750 {path}")]
+        return [
+            Finding(
+                "root_not_directory", path, "the root is no directory", f"Make it: install -d -m 0750 {quoted(path)}"
+            )
+        ]
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         mend = "Publish where the volume is mounted writable; readers keep their read-only mount."
         return [Finding("root_read_only", path, "the root lies on a read-only mount", mend)]
     if not os.access(path, os.W_OK | os.X_OK | os.R_OK, effective_ids=True):
         return [Finding("root_not_writable", path, "this user may not write to the root", "Run as the root's owner.")]
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        cause, mend = "others than its owner may write to the root", f"chmod go-w {path}, or mount it read-only."
+        cause, mend = (
+            "others than its owner may write to the root",
+            f"chmod go-w {quoted(path)}, or mount it read-only.",
+        )
         return [Finding("root_writable", path, cause, mend, "warning")]
     return []
 
