@@ -42,8 +42,6 @@ class IdentityHolder:
         self.files = files
         self.current: Identity = load(files)
         self.on_event = on_event
-        self.on_change: list[Callable[[Identity], None]] = []
-        """Called with each new snapshot after it is `current`."""
         self.reloads = 0
         """New snapshots taken into service."""
         self.reload_failures = 0
@@ -81,13 +79,8 @@ class IdentityHolder:
                 return False
             self.current, self.faults = identity, ()
             self.reloads += 1
-        run(partial(self._announce, identity))
+        run(partial(self.on_event, "identity_reloaded", generation=identity.generation))
         return True
-
-    def _announce(self, identity: Identity) -> None:
-        self.on_event("identity_reloaded", generation=identity.generation)
-        for callback in self.on_change:
-            callback(identity)
 
 
 async def watch(holder: IdentityHolder, stop: asyncio.Event, poll_s: float = POLL_S) -> None:

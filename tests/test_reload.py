@@ -104,9 +104,14 @@ def test_start_needs_a_good_identity(files: IdentityFiles) -> None:
 def test_reload_swaps_only_what_is_new(files: IdentityFiles) -> None:
     """Contents that are written anew make no snapshot; changed ones make the next, told after it is current."""
     log = Log()
-    holder = IdentityHolder(files, log)
-    seen: list[tuple[Identity, bool]] = []
-    holder.on_change.append(lambda identity: seen.append((identity, holder.current is identity)))
+    holder = IdentityHolder(files)
+    seen: list[int] = []
+
+    def told(name: str, **fields: Any) -> None:
+        log(name, **fields)
+        seen.append(holder.current.generation)
+
+    holder.on_event = told
     first = holder.current
     pki().write(Path(files.certificate).parent, crl=Path(str(files.client_crl)).read_bytes())
     assert not holder.reload()
@@ -115,7 +120,7 @@ def test_reload_swaps_only_what_is_new(files: IdentityFiles) -> None:
     assert holder.reload()
     assert holder.current.generation == 2
     assert (holder.reloads, holder.reload_failures, holder.last_fault) == (1, 0, None)
-    assert seen == [(holder.current, True)]
+    assert seen == [2]
     assert log.lines == [("identity_reloaded", {"generation": 2})]
 
 
@@ -399,10 +404,9 @@ async def test_an_unexpected_error_is_counted_and_survived(
 
 
 async def test_callbacks_run_in_the_loop(files: IdentityFiles) -> None:
-    """The listener's callback may touch connections: it runs in the event loop's own thread."""
-    holder = IdentityHolder(files)
+    """Who is told of a new snapshot may touch what belongs to the loop: it is told in the event loop's own thread."""
     ran: list[int] = []
-    holder.on_change.append(lambda identity: ran.append(threading.get_ident()))
+    holder = IdentityHolder(files, lambda name, **fields: ran.append(threading.get_ident()))
     async with watching(holder):
         devcerts.write(Path(str(files.client_crl)), pki().crl_pem(number=2))
         await until(lambda: bool(ran))
