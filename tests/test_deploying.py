@@ -2,17 +2,31 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from provider.refs import SecretRef
 from sidecar.__main__ import COMMANDS
+from tests.kit.manifests import kubectl
 from tests.kit.memscan import ROOT
 
 TEXT = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-FOLDER = "/srv/secrets"
+FOLDERS = ("/srv/secrets", "/var/run/secrets/qinglong3/worker-values")
+KUBECTL = """#!/bin/sh
+# There is no cluster here: what would be sent is rendered or read, and a command in a pod runs on this machine.
+case "$*" in
+  "kustomize "*) exec "{kubectl}" "$@" ;;
+  "apply -k "*) exec "{kubectl}" kustomize "$3" ;;
+  "apply --server-side -f -") exec "{python}" -c 'import sys, yaml; print(yaml.safe_load(sys.stdin)["kind"])' ;;
+  *" exec "*" -- "*) while [ "$1" != -- ]; do shift; done; shift 2; exec secret-sidecar "$@" ;;
+  *) exit 1 ;;
+esac
+"""
+DB_URL, API_TOKEN = SecretRef.of("shop", "db-url"), SecretRef.of("shop", "api-token", 2)
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +37,18 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, st
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sidecar "$@"\n')
     program.chmod(0o755)
-    kubectl = folder / "bin" / "kubectl"  # a stand-in that takes what it is given: there is no cluster here
-    kubectl.write_text('#!/bin/sh\nif [ "$1" = apply ]; then grep -c "^kind:"; else test -s "${*##*=}"; fi\n')
-    kubectl.chmod(0o755)
-    (folder / "work").mkdir()
+    stand_in = folder / "bin" / "kubectl"
+    stand_in.write_text(KUBECTL.format(python=sys.executable, kubectl=kubectl()))
+    stand_in.chmod(0o755)
+    shutil.copytree(ROOT / "k8s", folder / "work" / "k8s")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("QL")}
     environ |= {"PATH": f"{program.parent}:{environ['PATH']}", "PYTHONPATH": str(ROOT)}
     outputs = []
     for language, block in BLOCKS:
         assert language == "sh", "a block that no test would run"
-        script = block.replace(FOLDER, str(folder / "root"))
+        script = block
+        for place in FOLDERS:
+            script = script.replace(place, str(folder / "root"))
         done = subprocess.run(
             ["sh", "-eu", "-c", script],
             cwd=folder / "work",
@@ -52,6 +68,24 @@ def test_every_command_line_runs(outputs: list[tuple[str, int, str]]) -> None:
     assert len(outputs) > 5
     for block, code, output in outputs:
         assert code == 0, f"{block}\n{output}"
+
+
+def test_no_command_line_stands_outside_of_a_block() -> None:
+    """A whole command line in the text would be one that no test runs."""
+    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+    inline = re.findall(r"`((?:secret-sidecar|kubectl) [^`]+)`", prose)
+    assert [line for line in inline if len(line.split()) > 3] == []
+
+
+def test_each_way_of_kubernetes_is_rendered_with_our_refs(outputs: list[tuple[str, int, str]]) -> None:
+    """Secret, CSI and Vault Agent: what would be applied names the file of each ref; the audit has nothing to say."""
+    for name in ("k8s/overlays/csi", "k8s/overlays/vault-agent"):
+        (output,) = [output for block, _, output in outputs if f"apply -k {name}" in block]
+        assert output.startswith("apiVersion") and output.count(DB_URL.file_name) and output.count(API_TOKEN.file_name)
+    (secret,) = [output for block, _, output in outputs if "--with-values | kubectl" in block]
+    assert secret.endswith("Secret\n") and DB_URL.file_name in secret
+    (doctor,) = [output for block, _, output in outputs if " exec " in block]
+    assert " 0 errors" in doctor
 
 
 def test_what_was_published_is_there(outputs: list[tuple[str, int, str]]) -> None:

@@ -17,11 +17,13 @@ from sidecar.variables import BY_NAME
 from tests.kit import manifests
 from tests.kit.manifests import RENDERED, VERSIONS, Manifest, containers, documents, one, ours, pod, values
 from tests.kit.stand import make_stand
+from tests.tools.doctext import blocks
 
 VALUES: Final = "/var/run/secrets/qinglong3/worker-values"
 INGRESS: Final = "/var/run/secrets/qinglong3/worker-ingress"
 SCHEMAS: Final = manifests.ROOT / "tests" / "schemas"
 REF: Final = SecretRef.of("project-1", "token")
+OPERATIONS: Final = (manifests.ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", RENDERED)
@@ -42,6 +44,20 @@ def test_a_document_that_is_not_valid_is_noticed() -> None:
     pod(found)["automountServiceAccountTokens"] = False
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(one(found, "Deployment"), "1.29", strict=True)
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_what_schemas_do_not_tell_holds_too(name: str) -> None:
+    """The name of an annotation has at most 63 characters, and what is mounted is declared, as the API server asks."""
+    found = documents(name)
+    template = one(found, "Deployment")["spec"]["template"]
+    notes = template["metadata"].get("annotations", {})
+    assert [key for key in notes if len(key.rpartition("/")[2]) > 63] == []
+    declared = {volume["name"] for volume in template["spec"]["volumes"]}
+    mounts = [
+        mount["name"] for container in containers(template["spec"]) for mount in container.get("volumeMounts", [])
+    ]
+    assert [mount for mount in mounts if mount not in declared] == []
 
 
 @pytest.mark.parametrize("name", RENDERED)
@@ -181,7 +197,7 @@ def test_csi_lets_the_group_read_what_the_driver_writes() -> None:
     assert volume == {"name": "worker-values", "csi": driver}
     assert pod(found)["securityContext"]["supplementalGroups"] == [0]
     objects = given["spec"]["parameters"]["objects"]
-    assert f"objectName: {REF.file_name}\n" in objects and "filePermission: 0440\n" in objects
+    assert f'objectName: "{REF.file_name}"\n' in objects and "filePermission: 0440\n" in objects
 
 
 def test_the_agents_write_where_the_sidecar_reads() -> None:
@@ -193,9 +209,9 @@ def test_the_agents_write_where_the_sidecar_reads() -> None:
     for name in ("agent-json-patch", "agent-init-json-patch"):
         (operation,) = json.loads(told[name])
         assert operation["value"] == {"name": "worker-values", "mountPath": "/vault/worker-values"}
-    assert told[f"agent-inject-file-{REF.file_name}"] == f"../worker-values/{REF.file_name}"
-    assert told[f"agent-inject-perms-{REF.file_name}"] == "0440"
-    assert told[f"agent-inject-template-{REF.file_name}"].endswith("{{- end -}}")
+    assert told[f"agent-inject-file-{REF.file_name[:32]}"] == f"../worker-values/{REF.file_name}"
+    assert told[f"agent-inject-perms-{REF.file_name[:32]}"] == "0440"
+    assert told[f"agent-inject-template-{REF.file_name[:32]}"].endswith("{{- end -}}")
     volumes = {volume["name"]: volume for volume in pod(found)["volumes"]}
     assert volumes["worker-values"]["emptyDir"]["medium"] == "Memory"
     token = told["agent-service-account-token-volume-name"]
@@ -246,11 +262,16 @@ def expressions(found: list[Manifest]) -> list[str]:
 
 
 def test_every_query_names_what_exists(scraped: str) -> None:
-    """Each metric of an alert or panel is shown by a running sidecar, with each label value that the query names."""
-    queries = expressions(documents("overlays/monitoring"))
+    """Each metric of an alert, panel or formula of docs/operations.md is shown by a running sidecar, with each label
+    value that the query names.
+    """
+    formulas = [block for language, block in blocks(OPERATIONS) if language == "promql"]
+    assert len(formulas) > 5
+    queries = expressions(documents("overlays/monitoring")) + formulas
     assert len(queries) > 20
     for query in queries:
-        named = re.findall(r"(secret_sidecar_[a-z_]+)(?:\{([a-z]+)=~?\"([a-z_0-9|]+)\"\})?", query)
+        named = re.findall(r"(secret_sidecar_[a-z_]+)(?:\{([a-z]+)[=!]~?\"([a-z_0-9|]+)\"\})?", query)
+        assert query.count("(") == query.count(")")
         assert named
         for metric, label, members in named:
             assert re.search(rf"^{metric}[ {{]", scraped, re.MULTILINE), metric

@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             "no Secret object is ever committed. Ends with 65, with nothing on standard output, for a faulty manifest.",
             "",
             "example:",
-            "  secret-sidecar manifest secret --manifest secrets.json --with-values | kubectl apply -f -",
+            "  secret-sidecar manifest secret --manifest secrets.json --with-values | kubectl apply --server-side -f -",
         )
     )
 
@@ -55,15 +55,34 @@ def run(args: argparse.Namespace) -> int:
         if verdict(found) is not Exit.DONE:
             return _refused(found)
         if args.kind != "secret":
-            write = kubernetes.provider_class if args.kind == "csi" else kubernetes.agent_patch
-            print("\n".join(write(_refs(sources))))
-            return Exit.DONE
+            return _refs_alone(args.kind, _refs(sources))
         sys.stdout.flush()
         return _with_values(inputs) if args.with_values else _without_values(_refs(sources))
 
 
 def _refs(sources: Sequence[Source]) -> list[SecretRef]:
     return [source.ref for source in sources if source.ref is not None]
+
+
+def _refs_alone(kind: str, refs: Sequence[SecretRef]) -> int:
+    """Print what names the refs alone. Its length, a little more than what is stored, must not be refused later."""
+    if kind == "csi":
+        shown = list(kubernetes.provider_class(refs))
+        counted, limit, what = shown, kubernetes.CLASS_BYTES, "one SecretProviderClass"
+    else:
+        shown = list(kubernetes.agent_patch(refs))
+        counted, limit, what = (
+            [line for line in shown if kubernetes.VAULT in line],
+            kubernetes.ANNOTATION_BYTES,
+            "a pod",
+        )
+    if sum(map(len, counted)) > limit:
+        mend = "Name fewer refs; projects that share no run may have deployments of their own."
+        return _refused(
+            [Finding("refs_too_many", "secrets", f"the refs take more than the {limit} bytes of {what}", mend)]
+        )
+    print("\n".join(shown))
+    return Exit.DONE
 
 
 def _without_values(refs: Sequence[SecretRef]) -> int:
