@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 ORDINARY := -n $(WORKERS) -m "not soak and not root"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-root soak mutants cov lint bench docs lock clean runtime dev python
+.PHONY: help demo test test-root soak mutants cov lint bench evidence docs lock clean runtime dev python
 
 help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -47,6 +47,9 @@ lint: dev ## ruff (rules and format) and mypy --strict
 
 bench: dev ## the short benchmark; results in bench/results
 	@$(BIN)/python -m bench.run
+
+evidence: dev ## as root: two sidecars in namespaces through a rotation, one line a gate; report in build/
+	@$(BIN)/python -m tests.evidence $(ARGS)
 
 docs: dev ## write the generated tables of docs/ anew from the code
 	@$(BIN)/python -m tests.tools.docgen
