@@ -114,7 +114,9 @@ def test_the_largest_answer_arrives(tmp_path: Path) -> None:
     assert len(exact) == limits.RESPONSE_BYTES_V2
     with side.serving(Step(ok(exact)), Step(ok(exact + b" "))) as (_, client):
         assert [len(value) for value in side.fetch(client)] == [controls + plain, 16384, 98304]
+        mapped = client._core._pool.mapped_bytes
         assert isinstance(side.error(client), UnexpectedAnswer)
+        assert client._core._pool.mapped_bytes == mapped
 
 
 def test_memory_is_used_again(tmp_path: Path) -> None:

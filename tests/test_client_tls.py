@@ -2,6 +2,7 @@
 
 import datetime
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from sidecar import devcerts
 from sidecar.client import BlockingClient, Offer, Tls, TlsFailed, UnexpectedAnswer
 from sidecar.devcerts import Pair
 from tests.kit.pki import pki
-from tests.kit.scripted import Step, ok
+from tests.kit.scripted import Scripted, Step, ok
 from tests.kit.side import GIVEN, Side
 from tests.kit.stand import make_stand
 from tests.kit.worker import write_worker
@@ -57,6 +58,23 @@ def test_an_expired_client_certificate(tmp_path: Path) -> None:
         error = side.error(client)
     assert isinstance(error, TlsFailed)
     assert error.cause is Tls.CLIENT_REFUSED
+
+
+def test_an_older_tls_is_not_spoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that knows no TLS 1.3, with the very certificate asked for, gets no request."""
+    make = Scripted._context
+
+    def older(server: Scripted, directory: Path) -> ssl.SSLContext:
+        context = make(server, directory)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    monkeypatch.setattr(Scripted, "_context", older)
+    side = Side.make(tmp_path)
+    with side.serving() as (server, client):
+        error = side.error(client)
+    assert isinstance(error, TlsFailed)
+    assert server.requests == []
 
 
 def test_not_tls_at_all(tmp_path: Path) -> None:

@@ -162,6 +162,21 @@ def test_everything_that_stands_against_a_start_is_told_at_once(tmp_path: Path) 
     assert not stand.world.path.exists()
 
 
+@pytest.mark.parametrize("fault", ["root_unavailable", "http_parser_missing"])
+def test_one_fault_is_enough_against_a_start(tmp_path: Path, fault: str) -> None:
+    """Where all else is good, a root that others may write to, or a missing parser, prevents a start."""
+    stand = make_stand(tmp_path / "stand")
+    environment = dict(stand.environment)
+    if fault == "root_unavailable":
+        stand.root.chmod(0o777)
+    else:
+        environment["AIOHTTP_NO_EXTENSIONS"] = "1"
+    ended = run_to_its_end(environment)
+    assert ended.code == 78
+    assert [event["fault"] for event in ended.named("start_fault")] == [fault]
+    assert ended.named("process_ready") == []
+
+
 def test_a_root_that_can_be_none_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     """Reason.INVALID_CONFIGURATION never meets a request: such a root is found before anything listens."""
     stand = make_stand(tmp_path / "stand")

@@ -85,8 +85,9 @@ def test_a_reference_between_plan_and_apply(shelf: Shelf) -> None:
     plan(shelf, "--keep-for", "30d")
     shelf.run("task", f"qltd:v1:2:{'5' * 64}", "unheard of")
     before = names(shelf)
+    since = shelf.root.stat().st_mtime_ns
     assert main(["retention", "apply", str(shelf.folder / "plan.json"), *shelf.options]) == 1
-    assert names(shelf) == before
+    assert names(shelf) == before and shelf.root.stat().st_mtime_ns == since
 
 
 @pytest.mark.parametrize("layout", ["linked", "flat"])
@@ -159,10 +160,11 @@ def of_one(ref: SecretRef) -> str:
 @pytest.mark.parametrize(
     "text", ["", "{}", '{"schemaVersion":1,"root":"/x","drop":[1]}', of_one(CURRENT), of_one(UNKNOWN)]
 )
-def test_what_is_no_plan(tmp_path: Path, text: str) -> None:
-    """A document that is no plan, names an unversioned ref or another file is 65."""
+def test_what_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """A document that is no plan, names an unversioned ref or another file is 65, and is told as none."""
     (tmp_path / "p").write_text(text)
     assert main(["retention", "apply", str(tmp_path / "p"), "--file", "none"]) == 65
+    assert "This is no plan." in capsys.readouterr().err
 
 
 known = st.builds(
@@ -178,7 +180,7 @@ known = st.builds(
 def test_never_unversioned_never_named(given_refs: list[Named], absent: set[int], keep: int, lost: int) -> None:
     """Whatever there is: nothing unversioned, named or young is ever dropped, nor anything while a revision is lost."""
     references = References({one.ref.file_name: one for one in given_refs}, [], lost)
-    files = {name: index * DAY_MS for index, name in enumerate(references.named) if index not in absent}
+    files = {name: 3 * index * DAY_MS for index, name in enumerate(references.named) if index not in absent}
     judged = rules.judge(references, files, 10 * DAY_MS, 5 * DAY_MS, keep)
     assert {one.file_name for one in judged} == files.keys()
     for one in judged:

@@ -3,13 +3,18 @@
 from typing import Final
 
 from tests.mutants.asking import ASKING
+from tests.mutants.configuring import CONFIGURING
+from tests.mutants.counting import COUNTING
 from tests.mutants.deciding import DECIDING
 from tests.mutants.holding import HOLDING
 from tests.mutants.keeping_postgres import KEEPING_POSTGRES
 from tests.mutants.mutant import Mutant
+from tests.mutants.publishing import PUBLISHING
+from tests.mutants.renewing import RENEWING
 from tests.mutants.serving import SERVING
 from tests.mutants.storing import STORING
 from tests.mutants.storing_postgres import STORING_POSTGRES
+from tests.mutants.working import WORKING
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *ASKING,
@@ -19,4 +24,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *HOLDING,
     *KEEPING_POSTGRES,
     *SERVING,
+    *RENEWING,
+    *COUNTING,
+    *CONFIGURING,
+    *PUBLISHING,
+    *WORKING,
 )

@@ -12,7 +12,7 @@ A table stands between two marks in a document that is otherwise written by hand
 import ast
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +21,12 @@ from typing import Final
 from provider import limits
 from provider.outcomes import Close, Code, Reason
 from sidecar.variables import VARIABLES, Group, Only, Variable
+from tests.mutants.failure import PREFIX, Failure, Seen, Silent
+from tests.mutants.failure import Group as Section
+from tests.mutants.failures import FAILURES, numbered
 from tests.mutants.mechanisms import MECHANISMS
 from tests.mutants.promises import PROMISES
+from tests.mutants.showing import SHOWING
 from tests.mutants.table import MUTANTS
 from tests.tools import openapi
 
@@ -108,13 +112,63 @@ def fixed_limits() -> str:
 
 
 def promises() -> str:
-    """Every promise with what makes it true and the tests that fail when it is broken."""
+    """Every promise with what makes it true, the metric that shows it, and the tests and mutants that prove it."""
     rows = []
     for name, promise in PROMISES.items():
-        tests = dict.fromkeys(mutant.test.partition("[")[0] for mutant in MUTANTS if mutant.promise == name)
-        shown = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests)
-        rows.append((name, promise, MECHANISMS[name], shown))
-    return table(("", "Promise", "Mechanism", "Fails when it is broken"), rows)
+        mutants = [mutant for mutant in MUTANTS if mutant.promise == name]
+        tests = dict.fromkeys(mutant.test.partition("[")[0] for mutant in mutants)
+        rows.append((name, promise, MECHANISMS[name], metrics(SHOWING[name]), _tests(tests), str(len(mutants))))
+    return table(("", "Promise", "Mechanism", "Metric", "Fails when it is broken", "Mutants"), rows)
+
+
+def metrics(shown: tuple[str, ...] | Silent) -> str:
+    """Metrics by their full names, or why there is none."""
+    if isinstance(shown, Silent):
+        return shown.value
+    return "<br>".join(f"`{PREFIX}{name}`" for name in shown)
+
+
+def _tests(names: Iterable[str]) -> str:
+    return "<br>".join(f"`{name.removeprefix('tests/')}`" for name in names)
+
+
+def failures(section: Section) -> str:
+    """The failures of one section: what is seen, where it shows, what to do."""
+    rows = [
+        (
+            number,
+            failure.happens,
+            "<br>".join(map(_answer, failure.seen)),
+            failure.metrics.value if isinstance(failure.metrics, Silent) else _codes(failure.shown()),
+            _codes(failure.told()) or "none",
+            failure.do,
+        )
+        for number, failure in numbered().items()
+        if failure in FAILURES[section]
+    ]
+    return table(("", "What happens", "A worker sees", "Metric", "Event", "Do"), rows)
+
+
+def proofs() -> str:
+    """Each failure's tests, and the broken lines under which they fail."""
+    return table(("", "Shown by", "Fails when"), [(number, *_proof(one)) for number, one in numbered().items()])
+
+
+def _proof(failure: Failure) -> tuple[str, str]:
+    broken = dict.fromkeys(mutant for line in failure.mutants for mutant in line.mutants())
+    shown = "<br>".join(f"`{one.file}`: `{one.before}` becomes `{one.after}`" for one in broken)
+    return _tests(failure.proof()), shown
+
+
+def _answer(seen: Reason | Close | Seen) -> str:
+    if isinstance(seen, Reason):
+        problem = seen.value.code.value
+        return f"{problem.status} `{problem.code}`"
+    return f"a close without an answer (`{seen.value}`)" if isinstance(seen, Close) else seen.value
+
+
+def _codes(names: Iterable[str]) -> str:
+    return "<br>".join(f"`{name}`" for name in names)
 
 
 GENERATED: Final[dict[str, Callable[[], str]]] = {
@@ -123,6 +177,8 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "closes": closes,
     "limits": fixed_limits,
     "promises": promises,
+    "proofs": proofs,
+    **{f"failures {section.value}": partial(failures, section) for section in Section},
     **{f"variables {group.name.lower()}": partial(variables, group) for group in Group},
 }
 """Every table by the name in its mark."""

@@ -1,0 +1,58 @@
+"""Where an operator sees each promise at work, or its breach: the metric column of `docs/threat-model.md`."""
+
+from typing import Final
+
+from tests.mutants.failure import Silent
+
+SHOWING: Final[dict[str, tuple[str, ...] | Silent]] = {
+    "P1": ('refusals_total{reason="unauthenticated"}', 'stage_seconds_count{stage="body"}'),
+    "P2": ('refusals_total{reason="audit_store"}', "shield_peers"),
+    "P3": ('refusals_total{reason="unauthenticated"}', "previous_pepper_total"),
+    "P4": ('refusals_total{reason="malformed"}', 'refusals_total{reason="json"}', 'refusals_total{reason="command"}'),
+    "P5": Silent.LOOKS_GOOD,
+    "P6": ('refusals_total{reason="authority_mismatch"}', 'refusals_total{reason="authority_store"}'),
+    "P7": ('refusals_total{reason="authority_mismatch"}',),
+    "P8": ('refusals_total{reason="secret_scope_mismatch"}',),
+    "P9": Silent.UNMADE,
+    "P10": ('refusals_total{reason="authority_store"}', 'refusals_total{reason="authority_mismatch"}'),
+    "P11": ("store_lock_waits_total", "store_lock_wait_seconds_total", "store_session_waits_total"),
+    "P12": ("buffers_outstanding", "memory_locked_bytes"),
+    "P13": ("memory_mapped_bytes",),
+    "P14": ('refusals_total{reason="over_budget"}', 'refusals_total{reason="declared_too_large"}'),
+    "P15": ('refusals_total{reason="material_unavailable"}', "delivered_bytes_total"),
+    "P16": ("stuck_threads", 'refusals_total{reason="root_unavailable"}', 'ready{check="root"}'),
+    "P17": ("receipts_unacknowledged_total",),
+    "P18": ("requests_total", "refusals_total"),
+    "P19": ("material_unavailable_total", "material_opens_total"),
+    "P20": ("material_unavailable_total",),
+    "P21": ("drift_total", "material_retries_total"),
+    "P22": ("shield_refused_total", "shield_peers", "shield_dropped_peers_total"),
+    "P23": ('refusals_total{reason="peer_not_good"}', 'silent_closes_total{cause="handshake_failed"}'),
+    "P24": ('ready{check="authority"}', 'refusals_total{reason="credential_store"}'),
+    "P25": ("silent_closes_total", 'refusals_total{reason="body_timeout"}', 'refusals_total{reason="deadline"}'),
+    "P26": ("connections", "handshaking_connections", "in_flight", "open_descriptors"),
+    "P27": ("requests_total", "stage_seconds_count"),
+    "P28": ('ready{check="drain"}', 'silent_closes_total{cause="drain_reset"}'),
+    "P29": ("events_dropped_total",),
+    "P30": ("identity_reloads_total", "identity_reload_failures_total", "identity_watch_failures_total"),
+    "P31": Silent.COMMAND,
+    "P32": ("ready",),
+    "P33": Silent.COMMAND,
+    "P34": Silent.COMMAND,
+    "P35": Silent.COMMAND,
+    "P36": Silent.COMMAND,
+    "P37": Silent.WORKERS,
+    "P38": Silent.WORKERS,
+    "P39": Silent.WORKERS,
+    "P40": Silent.WORKERS,
+    "P41": Silent.NO_PROCESS,
+    "P42": (
+        "loop_lag_seconds",
+        "events_dropped_total",
+        "store_checkpoint_failures_total",
+        "pipelined_connections_total",
+    ),
+    "P43": ("store_sessions_opened_total", "identity_reloads_total", "stuck_threads"),
+    "P44": ("store_session_failures_total", 'ready{check="authority"}'),
+}
+"""Names without prefix, or the reason why there is none."""
