@@ -151,14 +151,3 @@ def test_the_contract_names_answers_as_they_are() -> None:
     prose = docgen._BLOCK.sub("", CONTRACT)
     named = {(int(status), code) for status, code in re.findall(r"(\d{3}) `([a-z_]+)`", prose)}
     assert named <= ANSWERS and named
-
-
-@pytest.mark.parametrize("document", docgen.documents(), ids=lambda path: path.name)
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    """Every relative link in a document names a file, and its fragment a heading of that file."""
-    for target, fragment in re.findall(r"\]\(([^)#:]+\.md)?(?:#([a-z0-9-]+))?\)", document.read_text(encoding="utf-8")):
-        path = document.parent / target if target else document
-        assert path.is_file(), target
-        headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-        slugs = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert not fragment or fragment in slugs, fragment
