@@ -138,12 +138,14 @@ class Connection(asyncio.Protocol):
                 self._close()
                 return
             self.due = self._loop.time() + limits.HEADERS_S
+        block: bytes | None = None
         try:
             block = self.framer.feed(data)
             if block is None:
                 return
             head = self._app.parse(block)
         except Refused as refused:
+            self._listener.count_refused_head(block)
             self.framer.expect(None, collect=False)
             self._arrived = refused.reason
         else:
@@ -160,6 +162,10 @@ class Connection(asyncio.Protocol):
         try:
             while await self._next():
                 await self._app.handle(self, self._take_up())
+        except asyncio.CancelledError:
+            # Nobody awaits this task. Kept in it, the error would keep our frames, and they this connection with the
+            # quarter of a megabyte that TLS has for it, until a collection of the oldest generation.
+            pass
         finally:
             # An answer moves the phase on; a task that ends without one leaves nobody waiting.
             if self.phase is Phase.RUNNING:
@@ -211,6 +217,8 @@ class Connection(asyncio.Protocol):
         self.untaken_since = self._loop.time()
         if self.framer.pipelined:
             self._listener.count_pipelined()
+        if self.requests >= limits.REQUESTS_PER_CONNECTION:
+            self._listener.count_used_up()
         if not last:
             self.framer.next()
             self.phase = Phase.HEAD

@@ -12,6 +12,16 @@ _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
 
 
+def widen() -> None:
+    """Take every descriptor that the hard limit allows.
+
+    The usual soft limit of 1024 is less than the default limits of connections need beside files and stores; it would
+    bite in their place, and starve deliveries of the descriptors for their files.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def harden() -> None:
     """Make the process not dumpable, without core files, without new privileges, and its files private.
 

@@ -7,6 +7,7 @@ goes nowhere.
 import asyncio
 import re
 from dataclasses import dataclass
+from enum import Enum, unique
 from typing import Final
 
 from aiohttp.base_protocol import BaseProtocol
@@ -22,6 +23,32 @@ _READ: Final = _ONCE | {b"traceparent", b"expect", b"upgrade", b"content-length"
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 HAS_C_PARSER: Final = HttpRequestParser is not HttpRequestParserPy
 """Whether aiohttp brought its C parser, without which nothing is served: the pure one accepts other things."""
+
+
+@unique
+class HeadLimit(Enum):
+    """Bounds of a head (contract 4, parse). The closed label set of `limit`."""
+
+    TARGET = "target"
+    """8 KiB of target."""
+    BLOCK = "block"
+    """16 KiB of request line and headers."""
+    FIELDS = "fields"
+    """64 headers."""
+
+
+def exceeded(block: bytes | None) -> HeadLimit | None:
+    """Tell which bound a refused head is over; None for one that was refused for something else.
+
+    `block` is None when its end had not come within the bytes that a head may have.
+    """
+    if block is None:
+        return HeadLimit.BLOCK
+    line, _, fields = block.partition(b"\n")
+    if any(len(word) > limits.TARGET_BYTES for word in line.split()[1:2]):
+        return HeadLimit.TARGET
+    # Each field has a line, and the empty line ends them.
+    return HeadLimit.FIELDS if fields.count(b"\n") > limits.HEADER_COUNT + 1 else None
 
 
 @dataclass(frozen=True, slots=True)

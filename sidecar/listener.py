@@ -12,6 +12,7 @@ from provider import limits
 from provider.outcomes import Close
 from sidecar.app import Application
 from sidecar.connection import Connection
+from sidecar.head import exceeded
 from sidecar.identity import Identity
 from sidecar.metrics import Metrics
 
@@ -103,7 +104,9 @@ class Listener:
                 accepted, address = await self._loop.sock_accept(listening)
             except OSError as error:
                 # Out of descriptors, the listener waits for some to come back instead of spinning or dying.
-                await asyncio.sleep(_SWEEP_S if error.errno in _DESCRIPTOR_ERRORS else 0)
+                is_out = error.errno in _DESCRIPTOR_ERRORS
+                self._metrics.accept_pauses += is_out
+                await asyncio.sleep(_SWEEP_S if is_out else 0)
                 continue
             self._metrics.accepted += 1
             self._admit(accepted, address_key(address[0]))
@@ -196,6 +199,16 @@ class Listener:
     def count_pipelined(self) -> None:
         """Count a connection that ends for pipelining."""
         self._metrics.pipelined += 1
+
+    def count_used_up(self) -> None:
+        """Count a connection that ends because it has made as many requests as one may."""
+        self._metrics.used_up += 1
+
+    def count_refused_head(self, block: bytes | None) -> None:
+        """Count a malformed head by the bound that it is over, if it is; None: by the bytes that a head may have."""
+        limit = exceeded(block)
+        if limit is not None:
+            self._metrics.head_limits[limit] += 1
 
     async def _sweep(self) -> None:
         while True:

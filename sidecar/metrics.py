@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from provider.outcomes import DELIVERED, Close, Code, Reason, Stage
 from sidecar import __version__
+from sidecar.head import HeadLimit
 
 PREFIX: Final = "secret_sidecar"
 UNANSWERED: Final = "unanswered"
@@ -57,13 +58,16 @@ class Metrics(Collector):
         self.requests: dict[str, int] = dict.fromkeys(codes, 0)
         self.reasons: dict[Reason, int] = dict.fromkeys(Reason, 0)
         self.closes: dict[Close, int] = dict.fromkeys(Close, 0)
+        self.head_limits: dict[HeadLimit, int] = dict.fromkeys(HeadLimit, 0)
         self._buckets: dict[Stage, list[int]] = {stage: [0] * (len(BOUNDS) + 1) for stage in Stage}
         self._sums: dict[Stage, float] = dict.fromkeys(Stage, 0.0)
         self.in_flight = 0
         self.connections = 0
         self.handshaking = 0
         self.accepted = 0
+        self.accept_pauses = 0
         self.pipelined = 0
+        self.used_up = 0
         self.delivered_bytes = 0
         self.previous_pepper = 0
         self.loop_lag_s = 0.0
@@ -110,6 +114,12 @@ class Metrics(Collector):
             "cause",
             {cause.value: n for cause, n in self.closes.items()},
         )
+        yield _by_label(
+            "head_limits",
+            "Malformed heads that are over a bound, by bound.",
+            "limit",
+            {limit.value: n for limit, n in self.head_limits.items()},
+        )
         stages = HistogramMetricFamily(
             f"{PREFIX}_stage_seconds", "Time spent in each stage of a request.", labels=["stage"]
         )
@@ -131,6 +141,8 @@ class Metrics(Collector):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value)
         for name, text, value in (
             ("connections_accepted", "Connections accepted.", self.accepted),
+            ("accept_pauses", "Times accepting waited for descriptors or memory.", self.accept_pauses),
+            ("used_up_connections", "Connections ended with the last request that one may make.", self.used_up),
             ("pipelined_connections", "Connections ended for sending more than one request at a time.", self.pipelined),
             ("delivered_bytes", "Body bytes of deliveries.", self.delivered_bytes),
             ("previous_pepper", "Credentials that matched only under the previous pepper.", self.previous_pepper),

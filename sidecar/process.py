@@ -27,6 +27,7 @@ from sidecar.compose import (
 from sidecar.config import Config
 from sidecar.events import Events
 from sidecar.exchange import AppLimits, Gate
+from sidecar.hardening import widen
 from sidecar.head import HAS_C_PARSER
 from sidecar.listener import ConnectionLimits, Listener, bind
 from sidecar.metrics import Metrics
@@ -54,6 +55,7 @@ async def serve(config: Config, events: Events) -> None:
     # First of all: as the first process of a container we would not even be killed by a signal that nobody handles.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end_for, None)
+    widen()
     metrics = Metrics()
     pool = BufferPool()
     faults: list[StartFault] = []

@@ -79,7 +79,7 @@ def test_bounds_do_not_see_the_wall_clock(tmp_path: Path) -> None:
             # The client is good for a week: a day on, nothing has become of it, and the shield's minute is not over.
             clock.step(DAY_S / 2)
             assert guess() == "authentication_rate_limited"
-            assert stand.metric("connections") == 2
+            wait_for(lambda: stand.metric("connections") == 2)
             clock.step(-DAY_S)
             seconds = {name: one.result() for name, one in took.items()}
         for name, bound in (("idle", limits.IDLE_S), ("body", limits.BODY_S)):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.stand import make_stand
+from tests.kit.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[1]
 LOOK = """
@@ -27,6 +28,19 @@ def test_a_hardened_process() -> None:
         [sys.executable, "-c", LOOK], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("[0, 1, [0, 0], 63, []]\n", "")
+
+
+def test_a_serving_process_takes_every_descriptor_that_it_may(tmp_path: Path) -> None:
+    """A soft limit below what the limits of connections need does not bite in their place."""
+    with make_stand(tmp_path / "stand") as stand:
+        stand.start(wrapper=("sh", "-c", 'ulimit -Sn 64; exec "$0" "$@"'))
+        wires = [stand.wire(source=f"127.0.0.{number % 8 + 2}") for number in range(100)]
+        wait_for(lambda: stand.metric("connections") == 100)
+        wires[-1].send(stand.request())
+        assert wires[-1].answer().status == 200
+        assert stand.metric("accept_pauses_total") == 0
+        for wire in wires:
+            wire.close()
 
 
 def test_what_cannot_be_had_is_an_error() -> None:

@@ -278,6 +278,7 @@ async def test_running_out_of_descriptors_stops_nobody(tmp_path: Path, monkeypat
         waits = [later - sooner for sooner, later in pairwise(asked)]
         # No spinning: after each of the first four it paused.
         assert min(waits[:4]) >= module._SWEEP_S * 0.9
+        assert running.metrics.accept_pauses == 4
 
 
 async def test_accepting_takes_turns(tmp_path: Path) -> None:

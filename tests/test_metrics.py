@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from provider.outcomes import DELIVERED, Close, Code, Reason, Stage
 from sidecar import __version__
+from sidecar.head import HeadLimit
 from sidecar.metrics import BOUNDS, UNANSWERED, Metrics
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -42,13 +43,16 @@ def test_every_label_of_every_closed_set_is_there_from_the_start() -> None:
         "secret_sidecar_requests_total": {"code": {DELIVERED, UNANSWERED, *(code.value.code for code in Code)}},
         "secret_sidecar_refusals_total": {"reason": {reason.name.lower() for reason in Reason}},
         "secret_sidecar_silent_closes_total": {"cause": {cause.value for cause in Close}},
+        "secret_sidecar_head_limits_total": {"limit": {"target", "block", "fields"}},
         "secret_sidecar_stage_seconds_count": {"stage": {stage.value for stage in Stage}},
     }
     for name, labels in expected.items():
         for label, members in labels.items():
             assert {dict(pairs)[label] for found_name, pairs in found if found_name == name} == members
     assert all(value == 0 for (name, _), value in found.items() if name.endswith(("_total", "_count", "_sum")))
-    assert {label for _, pairs in found for label, _ in pairs} == {"code", "reason", "cause", "stage", "le", "version"}
+    assert {label for _, pairs in found for label, _ in pairs} == {
+        "code", "reason", "cause", "limit", "stage", "le", "version",
+    }  # fmt: skip
 
 
 def test_what_is_counted_comes_out() -> None:
@@ -59,12 +63,16 @@ def test_what_is_counted_comes_out() -> None:
     metrics.closes[Close.IDLE_TIMEOUT] += 4
     metrics.in_flight, metrics.connections, metrics.handshaking = 5, 6, 7
     metrics.accepted, metrics.pipelined, metrics.delivered_bytes, metrics.previous_pepper = 8, 9, 10, 11
+    metrics.accept_pauses, metrics.used_up = 12, 13
+    metrics.head_limits[HeadLimit.FIELDS] += 14
     assert one(metrics, "requests_total", code=DELIVERED) == 2
     assert one(metrics, "refusals_total", reason="json") == 3
     assert one(metrics, "silent_closes_total", cause="idle_timeout") == 4
     names = ["in_flight", "connections", "handshaking_connections", "connections_accepted_total"]
     names += ["pipelined_connections_total", "delivered_bytes_total", "previous_pepper_total"]
-    assert [one(metrics, name) for name in names] == list(range(5, 12))
+    names += ["accept_pauses_total", "used_up_connections_total"]
+    assert [one(metrics, name) for name in names] == list(range(5, 14))
+    assert one(metrics, "head_limits_total", limit="fields") == 14
     assert one(metrics, "build_info", version=__version__) == 1
     assert one(metrics, "open_descriptors") > 2
 
