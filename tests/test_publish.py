@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from provider.refs import SecretRef
 from sidecar.__main__ import main
-from sidecar.publish import How, Inputs, Source, publish
+from sidecar.publish import How, Inputs, Source, Unpublished, publish
 from sidecar.publish.target import locked
 from tests.kit.killing import leftovers, write_sources
 from tests.kit.memscan import ROOT
@@ -237,6 +237,41 @@ def test_roots_that_are_refused(stand: Stand) -> None:
     (stand.root / "..data").rmdir()
     (stand.root / "..data").symlink_to("/etc")
     assert stand.refused("--manifest", manifest)[0][0] == "data_foreign"
+
+
+@pytest.mark.parametrize("layout", ["linked", "flat"])
+def test_a_directory_in_the_place_of_a_file(stand: Stand, layout: str) -> None:
+    """A directory that has the name of a value is told before anything is written: no rename would replace it."""
+    stand.file("a", b"first")
+    (stand.root / REF.file_name).mkdir()
+    manifest = stand.manifest({"ref": VERSIONED.text, "file": "a"}, {"ref": REF.text, "file": "a"})
+    assert stand.refused("--manifest", manifest, "--layout", layout) == [("name_taken", REF.file_name)]
+
+
+@pytest.mark.parametrize("layout", ["linked", "flat"])
+def test_a_value_that_turns_bad_while_it_is_published(stand: Stand, layout: Any) -> None:
+    """A value that was good when all were looked at, and is not any more: nothing of the set is changed."""
+    sources = write_sources(stand.folder, "old", [REF, VERSIONED])
+    with Inputs(sources) as inputs:
+        publish(str(stand.root), inputs, How(layout))
+    before = [(stand.root / ref.file_name).read_bytes() for ref in (REF, VERSIONED)]
+    new = write_sources(stand.folder, "new", [REF, SecretRef.of("project", "other")])
+    with Inputs(new) as inputs:
+        assert inputs.check() == []
+        (stand.folder / "new-other").write_bytes(b"")
+        with pytest.raises(Unpublished) as refused:
+            publish(str(stand.root), inputs, How(layout))
+    assert [one.code for one in refused.value.findings] == ["value_empty"]
+    assert [(stand.root / ref.file_name).read_bytes() for ref in (REF, VERSIONED)] == before
+    assert leftovers(stand.root) == []
+
+
+def test_an_unknown_group_is_told_with_all_else(stand: Stand) -> None:
+    """A group that is not there is a fault like any other: listed beside the rest."""
+    stand.file("a", b"")
+    manifest = stand.manifest({"ref": REF.text, "file": "a"})
+    wrong = stand.refused("--manifest", manifest, "--group", "no-such-group")
+    assert wrong == [("group_unknown", "--group"), ("value_empty", "secrets[0]")]
 
 
 @pytest.mark.root

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(done: Published) -> str:
-    where = "flat; a set may mix while it is written" if done.generation is None else f"generation {done.generation}"
+    where = "flat; a set may mix while it is renamed" if done.generation is None else f"generation {done.generation}"
     return f"published {done.written}, kept {done.kept}, dropped {len(done.dropped)}: {where}"
 
 

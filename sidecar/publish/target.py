@@ -5,8 +5,8 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,6 +104,17 @@ def look(root: int) -> State:
     else:
         names = _files(root, generation)
     return State(generation, tuple(sorted(names)), tuple(stale))
+
+
+def taken(root: int, names: Iterable[str]) -> list[Finding]:
+    """Return a finding for each name that a directory in the root has: no file can be renamed over it."""
+    mend = "Look who made it, and remove it by hand; then publish again."
+    found = []
+    for name in sorted(names):
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=root).st_mode):
+                found.append(Finding("name_taken", name, "a directory has the name of a file", mend))
+    return found
 
 
 def data_target(root: int) -> str | None:

@@ -1,7 +1,8 @@
 """Writes values into a root, by rename alone, so that a reader meets the old ones or the new ones.
 
-Linked: all values go into a new directory; one rename of the link `..data` puts them in force together. Flat: each
-file is renamed into place by itself. Whatever a killed publisher left is cleaned by the next one, under the lock.
+Linked: all values go into a new directory; one rename of the link `..data` puts them in force together. Flat: once
+all are on disk each file is renamed into place by itself. Whatever a killed publisher left is cleaned by the next one,
+under the lock.
 """
 
 import os
@@ -17,7 +18,7 @@ from provider.limits import BUNDLE_BYTES
 from provider.memory import BufferPool
 from sidecar.publish.manifest import HASH
 from sidecar.publish.sources import BadValue, Inputs, value_finding, value_of
-from sidecar.publish.target import DATA, DIRECTORY, NEW, STAGED, State, Unpublished, data_target, locked, look
+from sidecar.publish.target import DATA, DIRECTORY, NEW, STAGED, State, Unpublished, data_target, locked, look, taken
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -54,15 +55,18 @@ class Published:
 def publish(path: str, inputs: Inputs, how: How) -> Published:
     """Write the values of `inputs` into the root at `path`; waits while another publisher has it.
 
-    Raises Unpublished, with nothing written, when a value is faulty, also one that is only kept, or `..data` is not a
-    projector's. Raises OSError when the file system refuses: before the switch the old generation stands, after it
-    the new one is in force, and the next run tidies.
+    Raises Unpublished, with nothing written, when a value is faulty, also one that is only kept, a directory has the
+    name of one, or `..data` is not a projector's. Raises OSError when the file system refuses: before the switch the
+    old generation stands, after it the new one is in force, and the next run tidies.
     """
     with locked(path) as root:
         state = look(root)
         published = {source.file_name for source in inputs.sources}
         names = () if how.prune else state.names
         kept = [name for name in names if name not in published and name not in how.drop]
+        faults = taken(root, published.union(kept))
+        if faults:
+            raise Unpublished(faults)
         with _origin(root, state) as origin:
             if how.layout == "linked" or state.generation is not None:
                 _judge_kept(inputs.pool, origin, kept)
@@ -147,16 +151,15 @@ def _since(pool: BufferPool, origin: int, name: str, view: memoryview) -> int | 
 
 
 class _Write:
-    """Writes files into one directory, each whole and on disk before it has its name."""
+    """Writes files into one directory, each whole and on disk; `prefix` stands before their names."""
 
-    def __init__(self, directory: int, how: How, *, rename: bool) -> None:
+    def __init__(self, directory: int, how: How, prefix: str = "") -> None:
         self._directory = directory
         self._how = how
-        self._rename = rename
+        self._prefix = prefix
 
     def __call__(self, name: str, view: memoryview, since_ns: int | None) -> None:
-        made = f"{NEW}{name}" if self._rename else name
-        descriptor = os.open(made, _CREATE, 0o600, dir_fd=self._directory)
+        descriptor = os.open(f"{self._prefix}{name}", _CREATE, 0o600, dir_fd=self._directory)
         try:
             done = 0
             while done < len(view):
@@ -170,8 +173,6 @@ class _Write:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if self._rename:
-            os.rename(made, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
 
 
 def _linked(root: int, inputs: Inputs, how: How, origin: int, kept: Sequence[str]) -> str:
@@ -180,7 +181,7 @@ def _linked(root: int, inputs: Inputs, how: How, origin: int, kept: Sequence[str
         os.mkdir(generation, 0o700, dir_fd=root)
         directory = os.open(generation, DIRECTORY, dir_fd=root)
         try:
-            _values(inputs, origin, kept, _Write(directory, how, rename=False))
+            _values(inputs, origin, kept, _Write(directory, how))
             if how.gid is not None:
                 os.fchown(directory, -1, how.gid)
             os.fchmod(directory, _DIRECTORY_MODES[how.mode])
@@ -202,9 +203,14 @@ def _linked(root: int, inputs: Inputs, how: How, origin: int, kept: Sequence[str
 
 
 def _flat(root: int, inputs: Inputs, how: How, origin: int, kept: Sequence[str] | None) -> None:
-    """Write each file. `kept`: what a linked root must keep, which becomes flat in one step, when its `..data` goes."""
+    """Write all files, then rename each. `kept`: what a linked root must keep; it becomes flat when its `..data` goes.
+
+    What is refused while they are written, a full disk above all, leaves every value as it was.
+    """
     try:
-        _values(inputs, origin, kept or (), _Write(root, how, rename=True))
+        _values(inputs, origin, kept or (), _Write(root, how, NEW))
+        for name in sorted({source.file_name for source in inputs.sources}.union(kept or ())):
+            os.rename(f"{NEW}{name}", name, src_dir_fd=root, dst_dir_fd=root)
     except BaseException:
         for name in os.listdir(root):
             if name.startswith(NEW):

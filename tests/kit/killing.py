@@ -1,11 +1,12 @@
 """A publisher that is killed, or refused by the kernel, at its n-th system call: each n in turn, in its own process.
 
-    python -m tests.kit.killing FOLDER BEFORE LAYOUT WAY
+    python -m tests.kit.killing FOLDER BEFORE LAYOUT WAY [prune] [from-dir]
 
 BEFORE is what the root holds: `empty`, `linked` or `flat`. WAY is `kill` (SIGKILL before the call; a write has done
-half its work) or `refuse` (ENOSPC instead of the call). Prints one line of JSON: a list of {"call", "seen",
-"fourth", "again", "left"}: the call, what a reader has afterwards (`old`, `new`, `mixed`, `torn`, `none`), whether the
-value that was only kept is readable, what a reader has after the next run, and what that run left over.
+half its work) or what the kernel answers instead of doing it: `ENOSPC`, `EACCES`, `EIO`. Prints one line of JSON: a
+list of {"call", "seen", "fourth", "again", "gone", "left"}: the call, what a reader has afterwards (`old`, `new`,
+`mixed`, `torn`, `none`), what it has of the value that is not published now, both again after the next run, and what
+that run left over.
 """
 
 import errno
@@ -21,23 +22,47 @@ from provider.memory import BufferPool
 from provider.mounted import MountedFiles
 from provider.outcomes import Refused
 from provider.refs import SecretRef
-from sidecar.publish import How, Inputs, Source, publish
+from sidecar.publish import How, Inputs, Source, Unpublished, publish, read_directory
 from tests.kit.authority import authority_for, secret
 from tests.kit.inline import finish
 
 REFS = [secret(f"name-{number}") for number in range(3)]
 KEPT = secret("kept")
-CALLS = ("open", "mkdir", "write", "fchown", "fchmod", "fsync", "symlink", "rename", "unlink", "rmdir", "close")
+CALLS = (
+    "open",
+    "mkdir",
+    "write",
+    "fchown",
+    "fchmod",
+    "utime",
+    "fsync",
+    "symlink",
+    "rename",
+    "unlink",
+    "rmdir",
+    "close",
+)
+LOOKS = ("listdir", "readlink", "stat", "lstat", "readv")
 REFUSED = 9
 
 
 def write_sources(folder: Path, mark: str, refs: list[SecretRef]) -> list[Source]:
-    """Write a value for each ref, all beginning with `mark`, and return them as sources."""
+    """Write a value for each ref, all beginning with `mark`, and return them as sources of a manifest."""
     sources = []
     for ref in refs:
         path = folder / f"{mark}-{ref.name}"
         path.write_text(f"{mark}-{ref.name}")
         sources.append(Source(ref.file_name, ref.name, str(path), ref=ref))
+    return sources
+
+
+def write_directory(folder: Path, refs: list[SecretRef]) -> list[Source]:
+    """Write a new value for each ref into a directory of files that are named by hash; return them as its sources."""
+    folder.mkdir()
+    for ref in refs:
+        (folder / ref.file_name).write_text(f"new-{ref.name}")
+    sources, faults = read_directory(str(folder))
+    assert not faults
     return sources
 
 
@@ -68,8 +93,8 @@ class Saboteur:
 
     def __init__(self, strike_at: int, way: str, log: int) -> None:
         self.count, self.strike_at, self.way, self.log = 0, strike_at, way, log
-        self.whole = {name: getattr(os, name) for name in CALLS}
-        for name in CALLS:
+        self.whole = {name: getattr(os, name) for name in (*CALLS, *LOOKS)}
+        for name in self.whole:
             setattr(os, name, self._before(name))
 
     def _before(self, name: str) -> Any:
@@ -79,10 +104,11 @@ class Saboteur:
             self.count += 1
             if self.count == self.strike_at:
                 self.whole["write"](self.log, name.encode())
-                if self.way == "refuse":
+                if self.way != "kill":
                     if name == "close":
                         self.whole[name](*args)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    number = getattr(errno, self.way)
+                    raise OSError(number, os.strerror(number))
                 if name == "write":
                     self.whole[name](args[0], args[1][: len(args[1]) // 2])
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -101,7 +127,7 @@ def attempt(root: Path, sources: list[Source], how: How, strike_at: int, way: st
         try:
             with Inputs(sources) as inputs:
                 publish(str(root), inputs, how)
-        except OSError:
+        except (OSError, Unpublished):
             code = REFUSED
         os._exit(code)
     os.close(writing)
@@ -115,11 +141,11 @@ def attempt(root: Path, sources: list[Source], how: How, strike_at: int, way: st
     return call
 
 
-def main(folder: Path, before: str, layout: str, way: str) -> None:
+def main(folder: Path, before: str, layout: str, way: str, options: list[str]) -> None:
     """Strike at every call and print what was seen."""
     old = write_sources(folder, "old", [*REFS, KEPT])
-    new = write_sources(folder, "new", REFS)
-    how = How("flat" if layout == "flat" else "linked", gid=os.getegid())
+    new = write_directory(folder / "new", REFS) if "from-dir" in options else write_sources(folder, "new", REFS)
+    how = How("flat" if layout == "flat" else "linked", gid=os.getegid(), prune="prune" in options)
     results = []
     strike_at = 0
     while True:
@@ -134,7 +160,7 @@ def main(folder: Path, before: str, layout: str, way: str) -> None:
         result: dict[str, Any] = {"call": call, "seen": seen(root, REFS), "fourth": seen(root, [KEPT])}
         with Inputs(new) as inputs:
             publish(str(root), inputs, how)
-        result |= {"again": seen(root, REFS), "left": leftovers(root)}
+        result |= {"again": seen(root, REFS), "gone": seen(root, [KEPT]), "left": leftovers(root)}
         if call is None:
             break
         results.append(result)
@@ -142,4 +168,4 @@ def main(folder: Path, before: str, layout: str, way: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:5])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:])
