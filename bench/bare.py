@@ -50,7 +50,8 @@ async def serve(target: str, content: bytes) -> None:
     runner = web.AppRunner(
         application(target, content),
         access_log=None,
-        keepalive_timeout=limits.IDLE_S,
+        # One bound for what are two in the product; the longer one, so that connections opened beside stay open.
+        keepalive_timeout=limits.HEADERS_S,
         max_line_size=limits.TARGET_BYTES,
         max_headers=limits.HEADER_COUNT,
         max_field_size=limits.HEADER_BLOCK_BYTES,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from bench.load import processor_time
+from bench.plan import processor_time
 from provider.refs import SecretRef
 from sidecar.__main__ import main as run_command
 from sidecar.stores import sqlite_make

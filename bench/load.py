@@ -3,6 +3,8 @@
 Request bytes are made once and sent as they are; answers are counted by their length and looked at no further. It also
 reads the server's processor time at both ends of the measured window, so that the window is the same for both. Started
 as `python -m bench.load` with a `Plan` as JSON on stdin; writes a `Measured` as JSON.
+
+What counts is an answer, a complete handshake, or that the server ends the connection without an answer (`Until`).
 """
 
 import dataclasses
@@ -13,68 +15,30 @@ import socket
 import ssl
 import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Final
 
+from bench.plan import PERCENTILES, Measured, Plan, Until, processor_time
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to send, to whom, and for how long."""
-
-    pid: int
-    """The server's process, whose processor time is read."""
-    port: int
-    ca: str
-    """PEM of the CA that the server's certificate is from."""
-    pair: str
-    """File with the client's certificates and key."""
-    request: str
-    """The whole request; ASCII."""
-    connections: int
-    requests_per_connection: int
-    """After so many answers the client closes and connects anew; the server closes after 100 by itself."""
-    addresses: int
-    """Connections are spread over 127.0.0.1 and so many less one addresses after it."""
-    cpu: int | None
-    """The processor to stay on."""
-    warm_up_s: float
-    seconds: float
-    """Length of the measured window."""
-    requests: int | None = None
-    """End after so many answers instead, all of them measured."""
-    others: tuple[str, ...] = ()
-    """Further requests: the connections send `request` and these in turn, each always the same one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was seen in the window. Times in seconds."""
-
-    requests: int
-    seconds: float
-    cpu_s: float
-    """Processor time of all threads of the server."""
-    waited_s: float
-    """Time in which a thread of the server could have run and was not let: what other programs on its core took."""
-    client_cpu_s: float
-    p50_s: float
-    p99_s: float
-
-
-def processor_time(pid: int) -> tuple[float, float]:
-    """Return the seconds that all threads of a process ran, and that they waited to run."""
-    ran = waited = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        fields = (task / "schedstat").read_text().split()
-        ran += int(fields[0])
-        waited += int(fields[1])
-    return ran / 1e9, waited / 1e9
+PATIENCE_S: Final = 20.0
+"""For an idle connection's handshake, and for a first answer, on a machine that is busy."""
 
 
 class Connection:
-    """One TLS connection: hands over a request, counts its answer, begins again."""
+    """One connection: hands over a request, counts its answer, begins again."""
 
-    __slots__ = ("_client", "_data", "_left", "_request", "_source", "_started", "socket")
+    __slots__ = (
+        "_client",
+        "_closes",
+        "_data",
+        "_left",
+        "_missing",
+        "_request",
+        "_shaken",
+        "_source",
+        "_started",
+        "_took",
+        "socket",
+    )
 
     def __init__(self, client: "Client", source: str, request: bytes) -> None:
         """Connect from the address `source` and send this request again and again."""
@@ -85,54 +49,90 @@ class Connection:
 
     def open(self) -> None:
         """Connect anew and start the handshake."""
-        raw = socket.create_connection(("127.0.0.1", self._client.plan.port), source_address=(self._source, 0))
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._left = self._missing = 0
+        self._data = b""
+        self._closes = False
+        self._took: list[float] | None = None
+        self._started = time.perf_counter()
+        raw = self._client.connect(self._source)
         raw.setblocking(False)
-        self.socket = self._client.context.wrap_socket(raw, server_hostname="localhost", do_handshake_on_connect=False)
+        self._shaken = self._client.plan.plain
+        self.socket = raw if self._shaken else self._client.wrap(raw, shake=False)
         self._client.poll.register(self.socket, select.EPOLLIN)
         self._client.by_descriptor[self.socket.fileno()] = self
-        self._left = 0
-        self._data = b""
-        self._started = time.perf_counter()
-        self.step()
+        if self._shaken:
+            self._begin()
+        else:
+            self.step()
 
     def step(self) -> None:
         """Do what can be done now."""
         try:
-            if self._left == 0:
+            if not self._shaken and isinstance(self.socket, ssl.SSLSocket):
                 self.socket.do_handshake()
-                self._left = self._client.plan.requests_per_connection
-                self._send()
-            self._take(self.socket.recv(262_144))
-        except ssl.SSLWantReadError:
+                self._shaken = True
+                self._begin()
+            if self._client.until is Until.HANDSHAKE:
+                self._end(self._client.took)
+            else:
+                self._take(self.socket.recv(262_144))
+        except (ssl.SSLWantReadError, BlockingIOError):
             return
+        except (ssl.SSLError, ConnectionError):
+            if self._client.until is not Until.CUT:
+                raise
+            self._end(self._client.took)
+
+    def _begin(self) -> None:
+        self._left = self._client.plan.requests_per_connection
+        self._send()
 
     def _send(self) -> None:
         # A request is far smaller than a socket's buffer, so it is taken whole; the time of a first one includes
         # connect and handshake.
-        self.socket.send(self._request)
+        if self._request:
+            self.socket.send(self._request)
 
     def _take(self, data: bytes) -> None:
-        self._data += data
-        answer = self._data
         if not data:
-            raise ConnectionError(f"the server closed before an answer, after {answer[:200]!r}")
-        head, found, body = answer.partition(b"\r\n\r\n")
-        if not found:
+            if self._client.until is not Until.CUT:
+                raise ConnectionError("the server closed before an answer was complete")
+            self._end(self._client.took)
             return
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise ConnectionError(f"no delivery: {answer[:600]!r}")
-        lower = head.lower()
-        if len(body) < int(lower.partition(b"content-length: ")[2].partition(b"\r")[0]):
+        if self._took is None and not self._open_answer(data):
             return
-        now = time.perf_counter()
-        self._client.took.append(now - self._started)
-        self._data = b""
+        self._missing -= len(data)
+        if self._missing > 0:
+            return
+        took, self._took, self._data = self._took, None, b""
+        assert took is not None
         self._left -= 1
-        if self._left and b"connection: close" not in lower:
+        if self._left and not self._closes:
+            now = time.perf_counter()
+            took.append(now - self._started)
             self._started = now
             self._send()
             return
+        self._end(took)
+
+    def _open_answer(self, data: bytes) -> bool:
+        self._data += data
+        end = self._data.find(b"\r\n\r\n")
+        if end < 0:
+            return False
+        head = self._data[:end].lower()
+        self._took = self._client.by_status.get(head[9:12])
+        if self._took is None:
+            # An answer may hold values: only the status and a refusal's code are shown.
+            code = self._data.partition(b'"code":"')[2].partition(b'"')[0]
+            raise RuntimeError(f"no such answer was expected: {head[:12].decode('ascii')} {code.decode('ascii')}")
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
+        self._missing = end + 4 + length - (len(self._data) - len(data))
+        self._closes = b"connection: close" in head
+        return True
+
+    def _end(self, took: list[float]) -> None:
+        took.append(time.perf_counter() - self._started)
         self.close()
         self.open()
 
@@ -148,27 +148,50 @@ class Client:
     def __init__(self, plan: Plan) -> None:
         """Prepare; nothing is connected before `run`."""
         self.plan = plan
-        self.requests = [one.encode("ascii") for one in (plan.request, *plan.others)]
+        self.until = Until(plan.until)
+        self.requests = [one.encode("latin-1") for one in (plan.request, *plan.others)]
         self.context = ssl.create_default_context(cadata=plan.ca)
-        self.context.load_cert_chain(plan.pair)
+        if plan.pair:
+            self.context.load_cert_chain(plan.pair)
         self.poll = select.epoll()
         self.by_descriptor: dict[int, Connection] = {}
         self.took: list[float] = []
+        self.other: list[float] = []
+        self.by_status = {
+            str(status).encode("ascii"): self.other if number else self.took
+            for number, status in enumerate(plan.statuses)
+        }
+
+    def connect(self, source: str) -> socket.socket:
+        """Return a new connection from that address."""
+        raw = socket.create_connection(("127.0.0.1", self.plan.port), source_address=(source, 0))
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return raw
+
+    def wrap(self, raw: socket.socket, *, shake: bool) -> ssl.SSLSocket:
+        """Return TLS over a connection."""
+        return self.context.wrap_socket(raw, server_hostname="localhost", do_handshake_on_connect=shake)
 
     def run(self) -> Measured:
         """Load the server, first unmeasured, then for the window."""
         plan = self.plan
+        idle = self._rest()
         connections = [
-            Connection(self, f"127.0.0.{1 + number % plan.addresses}", self.requests[number % len(self.requests)])
+            Connection(self, self._source(number), self.requests[number % len(self.requests)])
             for number in range(plan.connections)
         ]
         if plan.requests is None:
             self._until(time.perf_counter() + plan.warm_up_s, None)
         self.took.clear()
+        self.other.clear()
         began, (ran, waited), own = time.perf_counter(), processor_time(plan.pid), time.process_time()
         self._until(began + plan.seconds, plan.requests)
+        if not self.took:  # on a machine that is far too busy: what is measured lasts longer
+            self._until(began + PATIENCE_S + plan.seconds, 1)
         ended, (ran_then, waited_then), own_then = time.perf_counter(), processor_time(plan.pid), time.process_time()
         took = sorted(self.took)
+        if not took:
+            raise RuntimeError("there was no answer at all")
         for connection in connections:
             connection.close()
         return Measured(
@@ -177,9 +200,21 @@ class Client:
             cpu_s=ran_then - ran,
             waited_s=waited_then - waited,
             client_cpu_s=own_then - own,
-            p50_s=took[len(took) // 2],
-            p99_s=took[len(took) * 99 // 100],
+            **{f"p{name}_s": took[int(len(took) * share)] for name, share in PERCENTILES.items()},
+            other=len(self.other),
+            idle_open=sum(_is_open(one) for one in idle),
         )
+
+    def _source(self, number: int) -> str:
+        return f"127.0.0.{1 + number % self.plan.addresses}"
+
+    def _rest(self) -> list[ssl.SSLSocket]:
+        idle = []
+        for number in range(self.plan.idle):
+            raw = self.connect(self._source(number))
+            raw.settimeout(PATIENCE_S)
+            idle.append(self.wrap(raw, shake=True))
+        return idle
 
     def _until(self, end: float, requests: int | None) -> None:
         while time.perf_counter() < end and (requests is None or len(self.took) < requests):
@@ -187,6 +222,16 @@ class Client:
                 # One that was closed and opened again in this turn may bear the number of another.
                 if connection := self.by_descriptor.get(descriptor):
                     connection.step()
+
+
+def _is_open(connection: ssl.SSLSocket) -> bool:
+    connection.setblocking(False)
+    try:
+        return bool(connection.recv(1))
+    except ssl.SSLWantReadError:
+        return True
+    except OSError:
+        return False
 
 
 def main() -> None:

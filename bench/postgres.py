@@ -17,45 +17,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from bench.bed import DURABLE, LIMITS, RESULTS, Settings, bare, load, pin, processors
+from bench.crowd import crowd
 from bench.report import Workload, described, machine, summary
-from bench.run import LIMITS, RESULTS, Settings, bare, load, pin, processors
 from provider.authority import commit, verify
-from provider.credential import authenticate, make_token, present
+from provider.credential import authenticate, present
 from provider.ports import AuditRecord
 from sidecar.stores.postgres import PostgresStore
 from tests.kit.environments import POOL
 from tests.kit.postgres import Database, Postgres, make_postgres_stand
 from tests.kit.postgres_bed import PostgresBed, login
 from tests.kit.stand import Stand
-from tests.kit.world import CREDENTIAL_ID, SECRET
+from tests.kit.world import CREDENTIAL_ID
 
 CONNECTIONS: Final = 32
 TARGET: Final = 0.15
 POOLS: Final = (4, 8)
 REPLICAS: Final = (1, 4, 16)
-DURABLE: Final = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
-_COPIES: Final = (
-    "INSERT INTO worker_credentials SELECT 'worker-' || ?::text, 1, worker_id, ?, state, not_before_at_ms,"
-    " expires_at_ms FROM worker_credentials WHERE credential_id = ?",
-    "INSERT INTO run_attempts SELECT ?, run_id, status, executor_type, worker_id, worker_session_id, worker_generation,"
-    " lease_generation, lease_version, lease_token_digest, offer_id FROM run_attempts WHERE id = ?",
-    "INSERT INTO run_dispatch_leases SELECT ?, run_id, status, version, lease_generation, worker_id, worker_session_id,"
-    " worker_generation, lease_token_digest, offer_id, expires_at_ms FROM run_dispatch_leases WHERE attempt_id = ?",
-)
-
-
-def crowd(stand: Stand, number: int) -> list[str]:
-    """Give the world so many further attempts and credentials, and return a request of each."""
-    world, requests = stand.world, []
-    for one in range(number):
-        attempt, credential = f"attempt-{one}", f"worker-{one}"
-        digest = world.peppers.current.digest(credential, SECRET)
-        world.execute(_COPIES[0], (str(one), digest, CREDENTIAL_ID))
-        for statement in _COPIES[1:]:
-            world.execute(statement, (attempt, world.attempt_id))
-        body = world.body_bytes(attemptId=attempt)
-        requests.append(stand.request(body, token=make_token(credential, SECRET)).decode("ascii"))
-    return requests
 
 
 @contextmanager
@@ -160,7 +138,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1.5, help="length of one run (default 1.5)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each server in a workload (default 3)")
     parser.add_argument("--count", type=int, default=500, help="deliveries of which each step is timed (default 500)")
-    parser.add_argument("--shared", action="store_true", help="other programs are busy here: count time kept waiting")
+    parser.add_argument("--shared", action="store_true", help="other programs are busy here: count every run")
     parser.add_argument("--directory", default="/var/tmp", help="where the server writes; a disk (default /var/tmp)")
     parser.add_argument("--output", type=Path, default=RESULTS / "postgres.json", help="the results' file")
     asked = parser.parse_args(given)

@@ -14,11 +14,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from bench.load import Measured
+from bench import nginx
+from bench.plan import PERCENTILES, Measured
 from provider.mounts import mount_id
 
 COUNTS_FROM: Final = 0.85
 """A run counts only if the server was this busy: otherwise the client was measured, or something else."""
+
+CLIENT: Final = "bench/load.py, one process of its own; ab is not used"
+SHOWN: Final = {"cpu_us": 1, "per_second": 1, **{f"p{name}_ms": 3 for name in PERCENTILES}}
+"""Figures of a run that are summarised, with their digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +31,36 @@ class Workload:
     """One way to load both servers, and the ratio to reach."""
 
     name: str
-    refs: int
-    requests_per_connection: int
+    refs: int = 1
+    requests_per_connection: int = 100
+    """One: every request has a connection of its own."""
     target: float | None = None
-    connections: int = 32
+    connections: int = 16
+    value_bytes: int = 64
+    store: str = "sqlite"
+    pool: int | None = None
+    """Sessions of the PostgreSQL pool."""
+    receipts: bool = False
+    idle: int = 0
+    """Further connections that are open and send nothing."""
+    rotation_ms: int | None = None
+    """A projector publishes a new generation this often."""
+    root_in_memory: bool = False
+    """The root is on tmpfs, as a Kubernetes Secret is; otherwise beside the store on the disk."""
+    dimension: str = ""
+    """What it varies from the base; nothing for the base itself."""
+
+    @property
+    def saturates(self) -> bool:
+        """Whether the load can keep a server busy, so that a run in which it was not does not count."""
+        return self.connections > 1 and self.rotation_ms is None and self.store == "sqlite"
 
 
-def described(server: str, number: int, measured: Measured, *, shared: bool) -> dict[str, Any]:
-    """Return one run as it stands in the results."""
+def described(
+    server: str, number: int, measured: Measured, *, shared: bool, busy_from: float = COUNTS_FROM
+) -> dict[str, Any]:
+    """Return one run as it stands in the results; it counts if the server was that busy, or the machine is shared."""
     busy = measured.cpu_s / measured.seconds
-    wanted = busy + measured.waited_s / measured.seconds
     return {
         "server": server,
         "round": number,
@@ -43,12 +68,13 @@ def described(server: str, number: int, measured: Measured, *, shared: bool) -> 
         "seconds": round(measured.seconds, 3),
         "cpu_us": round(measured.cpu_s / measured.requests * 1e6, 1),
         "busy": round(busy, 3),
-        "busy_or_kept_waiting": round(wanted, 3),
+        "busy_or_kept_waiting": round(busy + measured.waited_s / measured.seconds, 3),
         "client_busy": round(measured.client_cpu_s / measured.seconds, 3),
         "per_second": round(measured.requests / measured.seconds, 1),
-        "p50_ms": round(measured.p50_s * 1000, 3),
-        "p99_ms": round(measured.p99_s * 1000, 3),
-        "counts": (wanted if shared else busy) >= COUNTS_FROM,
+        **{f"p{name}_ms": round(getattr(measured, f"p{name}_s") * 1000, 3) for name in PERCENTILES},
+        "other": measured.other,
+        "idle_open": measured.idle_open,
+        "counts": shared or busy >= busy_from,
     }
 
 
@@ -62,22 +88,30 @@ def spread(values: Sequence[float], digits: int) -> dict[str, float] | None:
     }  # fmt: skip
 
 
-def summary(workload: Workload, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a workload's result. A ratio is taken within each round, of two runs that count."""
-    ratios = []
+def ratios(runs: Sequence[dict[str, Any]], ceiling: str) -> list[float]:
+    """Return ceiling / product of each round in which both were measured and count."""
+    found = []
     for number in sorted({run["round"] for run in runs}):
         pair = {run["server"]: run["cpu_us"] for run in runs if run["round"] == number and run["counts"]}
-        if len(pair) == 2:
-            ratios.append(pair["bare"] / pair["product"])
-    of = {server: [run for run in runs if run["server"] == server and run["counts"]] for server in ("product", "bare")}
-    ratio = spread(ratios, 3)
+        if {"product", ceiling} <= pair.keys():
+            found.append(pair[ceiling] / pair["product"])
+    return found
+
+
+def summary(workload: Workload, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a workload's result. A ratio is taken within each round, of two runs that count."""
+    servers = list(dict.fromkeys(["product", "bare", *(run["server"] for run in runs)]))
+    of = {server: [run for run in runs if server == run["server"] and run["counts"]] for server in servers}
+    ratio = spread(ratios(runs, "bare"), 3)
     return {
         **dataclasses.asdict(workload),
         "ratio": ratio,
+        "ratio_nginx": spread(ratios(runs, "nginx"), 3),
         "reached": None if ratio is None or workload.target is None else ratio["median"] >= workload.target,
-        "cpu_us": {server: spread([run["cpu_us"] for run in some], 1) for server, some in of.items()},
-        "per_second": {server: spread([run["per_second"] for run in some], 1) for server, some in of.items()},
-        "p99_ms": {server: spread([run["p99_ms"] for run in some], 3) for server, some in of.items()},
+        **{
+            key: {server: spread([run[key] for run in some], digits) for server, some in of.items()}
+            for key, digits in SHOWN.items()
+        },
         "runs": list(runs),
     }
 
@@ -109,27 +143,27 @@ def machine(directory: Path) -> dict[str, Any]:
         "openssl": ssl.OPENSSL_VERSION,
         "sqlite": sqlite3.sqlite_version,
         "aiohttp": version("aiohttp"),
+        "nginx": nginx.version(),
+        "client": CLIENT,
     }
 
 
 def show(result: dict[str, Any]) -> str:
     """Return the results as a table for people."""
     lines = [
-        f"{'workload':28}{'product us':>12}{'bare us':>10}{'ratio':>8}{'low':>8}{'high':>8}{'target':>8}{'req/s':>9}"
+        f"{'workload':34}{'product us':>11}{'bare us':>9}{'nginx us':>9}{'ratio':>8}{'low':>7}{'high':>7}{'target':>8}"
+        f"{'req/s':>8}{'p99 ms':>8}"
     ]
     for one in result["workloads"]:
-        product_us, bare_us, ratio = one["cpu_us"]["product"], one["cpu_us"]["bare"], one["ratio"]
+        cpu, ratio = one["cpu_us"], one["ratio"]
         if ratio is None:
-            lines.append(f"{one['name']:28}  no round counts: the server was never {COUNTS_FROM:.0%} busy in both runs")
+            lines.append(f"{one['name']:34}  no round counts: the server was never {COUNTS_FROM:.0%} busy in both runs")
             continue
-        target = "" if one["target"] is None else f"{one['target']:.2f}"
+        beside = cpu.get("nginx")
         lines.append(
-            f"{one['name']:28}{product_us['median']:12.1f}{bare_us['median']:10.1f}{ratio['median']:8.3f}"
-            f"{ratio['low']:8.3f}{ratio['high']:8.3f}{target:>8}{one['per_second']['product']['median']:9.0f}"
+            f"{one['name']:34}{cpu['product']['median']:11.1f}{cpu['bare']['median']:9.1f}"
+            f"{format(beside['median'], '.1f') if beside else '-':>9}{ratio['median']:8.3f}{ratio['low']:7.3f}"
+            f"{ratio['high']:7.3f}{'' if one['target'] is None else format(one['target'], '.2f'):>8}"
+            f"{one['per_second']['product']['median']:8.0f}{one['p99_ms']['product']['median']:8.1f}"
         )
-    if found := result.get("memory"):
-        lines.append(
-            f"resident after {found['deliveries']} deliveries: {found['resident_kib'] / 1024:.1f} MiB"
-            f" (peak {found['peak_kib'] / 1024:.1f}, at most {found['target_kib'] / 1024:.0f})"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *result.get("not_compared", [])])

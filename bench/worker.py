@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import aiohttp
 
+from bench.bed import CHECKOUT, RESULTS, processors
 from bench.report import machine
-from bench.run import CHECKOUT, RESULTS, processors
 from sidecar.client import BlockingClient, Client, Offer
 from tests.kit.commands import exec_argv
 from tests.kit.scripted import body

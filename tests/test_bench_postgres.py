@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from bench import postgres
-from bench.run import RESULTS, Settings
+from bench.bed import RESULTS, Settings
 from tests.kit.postgres import Postgres
 
 STEPS = {"credential", "audit row", "begin and lock, read", "COMMIT"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import worker
-from bench.run import RESULTS
+from bench.bed import RESULTS
 
 
 def test_stored_result_has_its_shape() -> None:
