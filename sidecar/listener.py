@@ -216,11 +216,15 @@ class Listener:
             await asyncio.sleep(_SWEEP_S)
             now = self._loop.time()
             self._metrics.loop_lag_s = max(self._metrics.loop_lag_s, now - before - _SWEEP_S)
-            for connection in tuple(self.connections):
-                try:
-                    connection.sweep(now)
-                except Exception:  # noqa: BLE001 - one connection gone wrong must not lift the bounds of all others
-                    connection.abort()
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        # Not in the loop above, whose frame would keep the last connection, and the buffers of its TLS, until the next.
+        for connection in tuple(self.connections):
+            try:
+                connection.sweep(now)
+            except Exception:  # noqa: BLE001 - one connection gone wrong must not lift the bounds of all others
+                connection.abort()
 
     async def drain(self, limit_s: float) -> None:
         """Let running requests finish within `limit_s` seconds, then reset what still runs."""

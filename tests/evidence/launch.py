@@ -6,6 +6,7 @@ says that it is apart, waits until its network is there, and says the process id
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -88,6 +89,10 @@ def _build(spec: Spec) -> None:
     for inside, outside_name in spec.mounts.items():
         _show(root, inside, outside_name, writable=spec.broken == "writable")
     (root / "proc").mkdir()
+    (root / "etc").mkdir()
+    # Where the loader finds an interpreter's own library outside the usual places.
+    with suppress(FileNotFoundError):
+        shutil.copy("/etc/ld.so.cache", root / "etc")
 
 
 def _show(root: Path, inside: str, outside: str, *, writable: bool = False) -> None:
