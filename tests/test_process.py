@@ -1,6 +1,8 @@
 """The process: what stands against a start, readiness, and an end that loses nothing, as seen from outside."""
 
+import errno
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -18,6 +20,7 @@ import pytest
 from provider.outcomes import Close, Reason
 from sidecar import devcerts, process
 from sidecar.exchange import Gate
+from sidecar.metrics import Metrics
 from sidecar.reload import IdentityHolder
 from tests.kit.inotify import OpenWitness
 from tests.kit.pki import pki
@@ -171,7 +174,9 @@ def test_one_fault_is_enough_against_a_start(tmp_path: Path, fault: str) -> None
         stand.root.chmod(0o777)
     else:
         environment["AIOHTTP_NO_EXTENSIONS"] = "1"
-    ended = run_to_its_end(environment)
+    with taken_port() as port:
+        # Should it try to listen after all, it ends with 1.
+        ended = run_to_its_end(environment | {"QL3_WORKER_INGRESS_PORT": str(port)})
     assert ended.code == 78
     assert [event["fault"] for event in ended.named("start_fault")] == [fault]
     assert ended.named("process_ready") == []
@@ -456,19 +461,47 @@ def test_output_that_nobody_reads_holds_up_no_request(tmp_path: Path) -> None:
             started.kill()
 
 
+def test_what_the_loop_meets_is_told_by_its_type_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error that nobody took is a line without text, repr or stack; want of descriptors is counted, and no line."""
+    metrics = Metrics()
+    said = {"message": "Exception in callback c4n4ry-v4lu3", "handle": "c4n4ry-v4lu3"}
+    process._unexpected(said | {"exception": ValueError("c4n4ry-v4lu3")}, metrics)
+    process._unexpected(said, metrics)
+    assert capsys.readouterr() == (
+        "",
+        "secret-sidecar serve: unexpected in the event loop: ValueError\n"
+        "secret-sidecar serve: unexpected in the event loop: no exception\n",
+    )
+    process._unexpected(said | {"exception": OSError(errno.EMFILE, "")}, metrics)
+    assert (capsys.readouterr(), metrics.accept_pauses) == (("", ""), 1)
+
+
 def test_running_out_of_descriptors(tmp_path: Path) -> None:
-    """When every descriptor is taken the process lives on, and serves again as soon as some are free."""
+    """With every descriptor taken the process answers whom it has let in, and serves again once some are free.
+
+    That accepting had to wait is counted, and nothing is said of it elsewhere.
+    """
     with make_stand(tmp_path / "stand") as stand:
-        stand.start(wrapper=("sh", "-c", 'ulimit -n 64; exec "$0" "$@"'))
-        wires = [stand.wire(source=f"127.0.0.{number}") for number in range(2, 22)]
-        queued = [socket.create_connection(("127.0.0.1", stand.port)) for _ in range(60)]
-        time.sleep(0.3)
+        stand.start()
         assert stand.process is not None
-        assert stand.process.poll() is None
+        wires = [stand.wire(source=f"127.0.0.{number}") for number in range(2, 22)]
+        wait_for(lambda: stand.metric("connections") == 20)
+        room = int(stand.metric("open_descriptors")) + 8
+        before = resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(stand.process.pid, resource.RLIMIT_NOFILE, (room, before[1]))
+        queued = [
+            socket.create_connection(("127.0.0.1", port), source_address=(f"127.0.1.{number}", 0))
+            for number in range(1, 41)
+            for port in (stand.port, stand.health_port)
+        ]
+        time.sleep(0.5)
+        # Its files cannot be opened.
+        wires[-1].send(stand.request())
+        assert wires[-1].answer().code == "worker_ingress_unavailable"
         for sock in queued:
             sock.close()
-        for wire in wires[:10]:
-            wire.close()
+        wait_for(lambda: stand.metric("handshaking_connections") == 0)
+        assert stand.metric("accept_pauses_total") > 0
         # Who had been let in is served, and so is who comes now.
         wires[-1].send(stand.request())
         assert wires[-1].answer().status == 200
@@ -476,7 +509,7 @@ def test_running_out_of_descriptors(tmp_path: Path) -> None:
         for wire in wires:
             wire.close()
         wait_for(lambda: stand.metric("connections") == 0)
-        assert stand.metric("handshaking_connections") == 0
+        assert stand.metric("open_descriptors") <= room
         assert stand.stderr() == ""
 
 

@@ -91,8 +91,10 @@ WORKING: Final = (
            named("inject", "one_at_a_time")),
     Mutant("P39", _FILES, "if not self._allow_disk and not is_memory(self._directory):", "if False:",
            named("inject", "disks")),
-    Mutant("P39", "sidecar/inject_mount.py", 'if _libc.mount(b"none", b"/", None, _MS_REC_SLAVE, None) != 0:',
-           "if False:", named("exec_residue", "a_private_mount_is_private"), root=True),
+    Mutant("P39", "sidecar/inject_mount.py",
+           'return any(_libc.mount(b"tmpfs", target, b"tmpfs", _MS_NOSUID_NODEV_NOEXEC, options) == 0'
+           " for options in _OPTIONS)", "return target is None",
+           named("exec_residue", "a_private_mount_is_private"), root=True),
     # --- the command is itself
     Mutant("P40", _INJECT,
            '"PATH|LD_.*|PYTHON.*|QL3_.*|IFS|BASH_ENV|ENV|NODE_OPTIONS|PERL5.*|RUBY.*|GIT_.*", re.DOTALL',
