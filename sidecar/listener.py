@@ -22,7 +22,8 @@ _SHUTDOWN_S: Final = 1.0
 """TLS 1.3 peers need not answer a close_notify; longer than this is not waited."""
 _SETTLE_S: Final = 3.0
 """How long stopping waits for cancelled requests to wipe and for answered ones to write their record."""
-_DESCRIPTOR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+DESCRIPTOR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""What accepting fails with for want of descriptors or memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Listener:
                 accepted, address = await self._loop.sock_accept(listening)
             except OSError as error:
                 # Out of descriptors, the listener waits for some to come back instead of spinning or dying.
-                is_out = error.errno in _DESCRIPTOR_ERRORS
+                is_out = error.errno in DESCRIPTOR_ERRORS
                 self._metrics.accept_pauses += is_out
                 await asyncio.sleep(_SWEEP_S if is_out else 0)
                 continue

@@ -5,8 +5,10 @@ import gc
 import os
 import signal
 import socket
+import sys
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -29,7 +31,7 @@ from sidecar.events import Events
 from sidecar.exchange import AppLimits, Gate
 from sidecar.hardening import widen
 from sidecar.head import HAS_C_PARSER
-from sidecar.listener import ConnectionLimits, Listener, bind
+from sidecar.listener import DESCRIPTOR_ERRORS, ConnectionLimits, Listener, bind
 from sidecar.metrics import Metrics
 from sidecar.reload import IdentityHolder, watch
 from sidecar.shield import Shield, ShieldLimits
@@ -57,6 +59,7 @@ async def serve(config: Config, events: Events) -> None:
         loop.add_signal_handler(number, end_for, None)
     widen()
     metrics = Metrics()
+    loop.set_exception_handler(lambda _, context: _unexpected(context, metrics))
     pool = BufferPool()
     faults: list[StartFault] = []
     if not HAS_C_PARSER:
@@ -209,6 +212,17 @@ def _expiries(holder: IdentityHolder) -> dict[str, float]:
 
 def _port(sockets: list[socket.socket]) -> int:
     return int(sockets[0].getsockname()[1])
+
+
+def _unexpected(context: Mapping[str, Any], metrics: Metrics) -> None:
+    """Tell what the event loop met and nobody took, by its type alone: text and stack could say anything."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in DESCRIPTOR_ERRORS:
+        # The ports of health and metrics; the loop accepts there again a second later.
+        metrics.accept_pauses += 1
+        return
+    name = "no exception" if error is None else type(error).__name__
+    sys.stderr.write(f"secret-sidecar serve: unexpected in the event loop: {name}\n")
 
 
 def _die(events: Events) -> None:

@@ -1,4 +1,4 @@
-"""Each bound of contract 4 at its default, on a real `serve`: it holds, only who is over it feels it, a metric tells."""
+"""Each bound of contract 4 at its default, on a real `serve`: it holds, only who is over it feels it, metrics tell."""
 
 import socket
 import threading
