@@ -94,7 +94,8 @@ class HeadParser:
         try:
             messages, _upgraded, tail = parser.feed_data(block)
         except Exception:  # noqa: BLE001 - whatever it is, it is the head's fault, and its text echoes the head
-            raise Refused(Reason.MALFORMED) from None
+            # Refused below: a refusal that is raised here would refer to it.
+            messages, tail = [], b""
         if len(messages) != 1 or tail:
             raise Refused(Reason.MALFORMED)
         message = messages[0][0]

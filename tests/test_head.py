@@ -227,6 +227,22 @@ def test_the_c_parser_is_here() -> None:
     assert HAS_C_PARSER
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        block(b"authorization : Worker " + MARK.encode()),
+        block(b"author/zation: Worker " + MARK.encode()),
+        block(b"authorization: Worker \0" + MARK.encode()),
+        block(b"authorization: " + MARK.encode(), b"authorization: " + MARK.encode()),
+        block(line=b"POST /" + MARK.encode() + b"\xff HTTP/1.1"),
+    ],
+)
+def test_a_refusal_holds_nothing_of_the_head(parser: HeadParser, head: bytes) -> None:
+    """Neither a refusal nor an exception that it refers to holds a part of the head, which may be the credential."""
+    assert MARK.encode() in head
+    assert refused(parser, head)
+
+
 def test_no_head_reaches_the_next_one(parser: HeadParser) -> None:
     """A head is parsed the same after a bad one and after one whose body never came."""
     good = parser.parse(block(b"content-length: 5"))

@@ -95,6 +95,8 @@ SERVING: Final = (
     Mutant("P29", "sidecar/head.py",
            "except Exception:  # noqa: BLE001 - whatever it is, it is the head's fault, and its text echoes the head",
            "except ZeroDivisionError:", named("head", "what_is_not_wanted_is_malformed")),
+    Mutant("P29", "sidecar/head.py", 'messages, tail = [], b""', "raise Refused(Reason.MALFORMED) from None",
+           named("head", "a_refusal_holds_nothing_of_the_head")),
     Mutant("P29", _CONNECTION, "arrived, self._arrived = self._arrived, None",
            "arrived, self._arrived, self.address = self._arrived, None, self._arrived",
            named("connection", "nothing_of_a_request_stays_on_an_idle_connection")),
