@@ -60,10 +60,10 @@ class Layout:
             return False
         with Descriptors() as held:
             try:
-                now = self._generation(held)
-            except (OSError, Drift):
+                held.append(self._opener(self._root, DATA, DIRECTORY))
+            except OSError:
                 return True
-            return now is None or not os.path.samestat(os.fstat(now), os.fstat(self._anchor))
+            return _place(held[0]) != _place(self._anchor)
 
     def _generation(self, held: Descriptors) -> int | None:
         """Open the directory that `..data` links to; None in the flat layout."""
@@ -91,3 +91,9 @@ class Layout:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._held.__exit__(kind, error, trace)
+
+
+def _place(directory: int) -> tuple[int, int]:
+    """Which directory it is: no two that exist at once have the same device and inode."""
+    found = os.fstat(directory)
+    return found.st_dev, found.st_ino

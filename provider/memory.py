@@ -160,9 +160,11 @@ class BufferPool:
 
 
 def _is_lent(mapping: mmap.mmap) -> bool:
-    """Tell whether somebody still holds a view: resizing, which to the same size moves nothing, is then refused."""
+    """Tell whether somebody still holds a view: a mapping says so before it says that no mapping has this size."""
     try:
-        mapping.resize(len(mapping))
-    except (BufferError, OSError):
-        return True
-    return False
+        mapping.resize(-1)
+    except ValueError:
+        return False
+    except BufferError:
+        pass
+    return True

@@ -19,7 +19,7 @@ from provider.authority import Authority
 from provider.layout import Drift, Layout
 from provider.material import Batch, Slot
 from provider.memory import BufferPool
-from provider.mounts import MountTable, mount_id
+from provider.mounts import MountProbe, MountTable
 from provider.outcomes import Reason, Refused
 from provider.readers import Readers, within
 from provider.refs import SecretRef
@@ -74,6 +74,7 @@ class MountedFiles:
         self._pool = pool
         self._opener = opener or choose_opener()
         self._mounts = MountTable()
+        self._probe = MountProbe()
         self._readers = Readers(on_fatal or (lambda: None))
         self._last_local: bool | None = None
         self._lock = threading.Lock()  # reader threads count too
@@ -152,7 +153,7 @@ class MountedFiles:
             raise Refused(Reason.INVALID_CONFIGURATION)
         try:
             held.append(open_root(self._path))
-            mount = mount_id(held[0])
+            mount = self._probe.mount_id(held[0])
             self._last_local = local = self._mounts.is_local(mount)
             return _Root(held[0], mount, local)
         except OSError:

@@ -30,7 +30,7 @@ FIELDS: Final = frozenset((
 """Every field beside the fixed ones; a value is a number, a member of a closed set, or an id that the contract logs."""
 
 _QUEUE_LINES: Final = 10_000
-_BATCH_S: Final = 0.02
+_BATCH_S: Final = 0.1
 _NEWLINE: Final = 0x0A
 _write: Final = json.JSONEncoder(separators=(",", ":")).encode
 

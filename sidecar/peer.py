@@ -7,6 +7,7 @@ against the snapshot in service by the rules that OpenSSL applied: trust, revoca
 import hashlib
 import ssl
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 from cryptography import x509
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _ENCODING_DER: Final = 2  # _ssl.ENCODING_DER
 _NEVER: Final = (float("inf"), float("-inf"))
+_REMEMBERED: Final = 1024
+"""Certificates whose dates are kept, some 2 MiB of them at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Peer:
             return
         if self._links is None:
             try:
-                self._links = _links(self.chain)
+                self._links = tuple(map(_link, self.chain))
             except UNREADABLE:  # OpenSSL was more lenient than the parser: who cannot be judged is not good
                 return
         good_from = [link.not_before for link in self._links]
@@ -104,9 +107,11 @@ def judge(peer: Peer, identity: "Identity", now: float) -> None:
         raise Refused(Reason.PEER_NOT_GOOD)
 
 
-def _links(chain: tuple[bytes, ...]) -> tuple[_Link, ...]:
-    parsed = map(x509.load_der_x509_certificate, chain)
-    return tuple(_Link(one.serial_number, not_before(one), not_after(one)) for one in parsed)
+@lru_cache(maxsize=_REMEMBERED)
+def _link(der: bytes) -> _Link:
+    """What a certificate says of itself, public and always the same: workers come again, and their CA with each."""
+    one = x509.load_der_x509_certificate(der)
+    return _Link(one.serial_number, not_before(one), not_after(one))
 
 
 def _names(leaf: bytes) -> PeerNames:

@@ -231,7 +231,7 @@ def test_failure_at_every_step(
         failing = Failing(step, stage.pool)
         before = open_descriptors()
         with monkeypatch.context() as patch:
-            for name in ("open", "read", "fstat", "stat", "readlink", "preadv"):
+            for name in ("open", "read", "pread", "dup2", "fstat", "stat", "readlink", "preadv"):
                 patch.setattr(os, name, failing.wrap(getattr(os, name)))
             patch.setattr(rootfs, "_syscall", failing.wrap(rootfs._syscall))
             patch.setattr(Batch, "fill", failing.wrap(Batch.fill))

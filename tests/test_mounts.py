@@ -1,5 +1,6 @@
 """Which mount, and of what kind: learnt from the kernel's tables, and never stale."""
 
+import errno
 import gc
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from provider import mounts
-from provider.mounts import LOCAL_KINDS, MountTable, mount_id
+from provider.mounts import LOCAL_KINDS, MountProbe, MountTable, mount_id
 from provider.rootfs import Descriptors
 from tests.kit import mounting
 
@@ -145,3 +146,51 @@ def test_reused_id_is_judged_again() -> None:
                 assert table.is_local(mount) is (kind == "tmpfs")
                 seen.setdefault(mount, set()).add(kind)
         assert any(len(kinds) == 2 for kinds in seen.values()), "no id was used again: nothing was tested"
+
+
+def test_the_probe_agrees_and_holds_nothing(here: int) -> None:
+    """A probe gives the id that a fresh look gives, whatever is asked in between, and keeps no mount busy."""
+    probe = MountProbe()
+    with Descriptors([os.open("/proc", os.O_PATH)]) as other:
+        for _ in range(3):
+            assert probe.mount_id(here) == mount_id(here)
+            assert probe.mount_id(other[0]) == mount_id(other[0])
+        assert mount_id(probe._number) == mount_id(other[0])
+
+
+def test_the_probe_gives_its_descriptors_back() -> None:
+    """A probe that is dropped leaves no descriptor behind, and one for which there was no descriptor none either."""
+    with Descriptors([os.open("/", os.O_PATH)]) as held:
+        before = len(os.listdir("/proc/self/fd"))
+        probe = MountProbe()
+        probe.mount_id(held[0])
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        del probe
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_descriptor_that_is_none(here: int) -> None:
+    """What is no descriptor is an OSError, and the probe answers afterwards."""
+    probe = MountProbe()
+    with pytest.raises(OSError):
+        probe.mount_id(1_000_000)
+    assert probe.mount_id(here) == mount_id(here)
+
+
+def test_no_room_for_the_probe(monkeypatch: pytest.MonkeyPatch, here: int) -> None:
+    """A probe that cannot open what it needs leaves nothing open and tries anew the next time."""
+    probe, real = MountProbe(), os.open
+    before = len(os.listdir("/proc/self/fd"))
+
+    def refuse(path: str, *rest: int) -> int:
+        if "fdinfo" in path:
+            raise OSError(errno.EMFILE, None)
+        return real(path, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        with pytest.raises(OSError):
+            probe.mount_id(here)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert probe.mount_id(here) == mount_id(here)

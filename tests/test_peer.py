@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from provider.credential import PeerNames
 from provider.outcomes import Reason, Refused
 from sidecar import devcerts
+from sidecar import peer as peer_module
 from sidecar.devcerts import Pair, issue, make_ca, make_crl
 from sidecar.identity import Identity, load
 from sidecar.peer import Peer, judge
@@ -201,7 +202,8 @@ def test_broken_leaves_are_judged(at: int, value: int) -> None:
 
 
 def test_parsed_once(everybody: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer costs a digest until it is judged, and each certificate of its chain is parsed once for all judgements."""
+    """A peer costs a digest until it is judged; each certificate is parsed once, for all judgements and all peers."""
+    peer_module._link.cache_clear()
     parsed: list[bytes] = []
     real = x509.load_der_x509_certificate
 
@@ -215,6 +217,7 @@ def test_parsed_once(everybody: Identity, tmp_path: Path, monkeypatch: pytest.Mo
     later = snapshot(tmp_path / "later", (pki().root, pki().intermediate), previous=everybody)
     for identity in (everybody, later, everybody, later):
         assert is_good(who, identity)
+    assert is_good(peer(everybody, pki().client, tmp_path), everybody)
     assert parsed == list(who.chain)
 
 

@@ -29,10 +29,11 @@ from sidecar.stores.sqlite_checkpoint import Checkpointer
 from sidecar.stores.sqlite_file import connect, judge, wall_ms
 from sidecar.stores.sqlite_hold import READ, RECEIPT, Means, SqliteHold, insert_receipts
 from sidecar.stores.sqlite_lock import WriteLock, is_full, roll_back
+from sidecar.stores.sqlite_rows import Rows
 from sidecar.stores.sqlite_schema import VERSION
 
 _NEWEST: Final = (
-    "SELECT credential_id, version, worker_id, secret_digest, state, not_before_at_ms, expires_at_ms"
+    "SELECT take(credential_id, version, worker_id, secret_digest, state, not_before_at_ms, expires_at_ms)"
     " FROM worker_credentials WHERE credential_id = ? ORDER BY version DESC LIMIT 1"
 )
 _AUDIT: Final = (
@@ -68,6 +69,7 @@ class SqliteStore:
     """The store of one replica; implements the ports CredentialStore, AuditLog and AuthorityStore."""
 
     _connection: sqlite3.Connection
+    _rows: Rows
     _means: Means
 
     def __init__(self, path: str, *, receipts: bool = False, clock: Callable[[], int] = wall_ms) -> None:
@@ -91,9 +93,10 @@ class SqliteStore:
             try:
                 self._identity = self._file_identity()
                 self._connection = opened.enter_context(closing(self._connect()))
+                self._rows = Rows(self._connection)
                 # These name every table and column that a request needs, so that a store without one is found now.
-                self._connection.execute(READ, ("", "")).fetchall()
-                self._connection.execute(_NEWEST, ("",)).fetchall()
+                self._rows.read(READ, ("", ""))
+                self._rows.read(_NEWEST, ("",))
                 self._connection.execute(f"EXPLAIN {_AUDIT}", ("",) * 8).fetchall()
             except sqlite3.Error:
                 raise StoreFault(
@@ -113,6 +116,7 @@ class SqliteStore:
             opened.pop_all()
         self._means = Means(
             connection=self._connection,
+            rows=self._rows,
             places=Places(transactions=1, materials=1),
             lock=self._lock,
             clock=self._clock,
@@ -130,7 +134,7 @@ class SqliteStore:
     async def newest(self, credential_id: str) -> tuple[CredentialRow | None, int]:
         """Return the newest version's row and the store's clock in ms, or raise `Refused(CREDENTIAL_STORE)`."""
         try:
-            rows = self._connection.execute(_NEWEST, (credential_id,)).fetchall()
+            rows = self._rows.read(_NEWEST, (credential_id,))
         except sqlite3.Error:
             raise Refused(Reason.CREDENTIAL_STORE) from None
         return (CredentialRow(*rows[0]) if rows else None), self._clock()

@@ -14,11 +14,13 @@ from provider.snapshot import Attempt, Credential, Lease, Revision, Run, Session
 from sidecar.ids import uuid4
 from sidecar.stores.places import Places, Taken
 from sidecar.stores.sqlite_lock import WriteLock, roll_back
+from sidecar.stores.sqlite_rows import Rows
 
 # One statement, so one state of the store. A table's key stands first of its columns: NULL there means no such row. No
 # attempt, no row at all. What is there twice makes a second row here.
 READ: Final = """
-SELECT a.run_id, a.status, a.executor_type, a.worker_id, a.worker_session_id, a.worker_generation,
+SELECT take(
+       a.run_id, a.status, a.executor_type, a.worker_id, a.worker_session_id, a.worker_generation,
        a.lease_generation, a.lease_version, a.lease_token_digest, a.offer_id,
        r.id, r.project_id, r.task_id, r.task_revision, r.status, r.execution_owner, r.cancel_requested_at_ms,
        l.attempt_id, l.run_id, l.status, l.version, l.lease_generation, l.worker_id, l.worker_session_id,
@@ -26,6 +28,7 @@ SELECT a.run_id, a.status, a.executor_type, a.worker_id, a.worker_session_id, a.
        s.worker_id, s.session_id, s.generation, s.status, s.lease_expires_at_ms,
        t.project_id, t.source_revision, t.source_content_digest, t.plan_schema, t.plan_json, t.content_digest,
        c.credential_id, c.version, c.worker_id, c.state, c.not_before_at_ms, c.expires_at_ms
+)
 FROM run_attempts AS a
 LEFT JOIN runs AS r ON r.id = a.run_id
 LEFT JOIN run_dispatch_leases AS l ON l.attempt_id = a.id
@@ -37,6 +40,7 @@ LEFT JOIN worker_credentials AS c ON c.credential_id = ?2
 WHERE a.id = ?1
 LIMIT 2
 """
+_as: Final = tuple.__new__  # a named tuple's own constructor is a function in Python
 RECEIPT: Final = (
     "INSERT INTO receipts (receipt_id, kind, attempt_id, worker_id, credential_id, credential_version, file_name, mark,"
     " occurred_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -48,6 +52,7 @@ class Means:
     """What every hold of a store works with."""
 
     connection: sqlite3.Connection
+    rows: Rows
     places: Places
     lock: WriteLock
     clock: Callable[[], int]
@@ -124,19 +129,19 @@ class SqliteHold:
             raise Refused(Reason.AUTHORITY_STORE)
         read_at = asyncio.get_running_loop().time()
         now_ms = means.clock()
-        rows = means.connection.execute(READ, self._asked).fetchall()
+        rows = means.rows.read(READ, self._asked)
         if not rows:
             return Snapshot(now_ms, read_at, None, None, None, None, None, None)
         row = rows[0]
         return Snapshot(
             now_ms=now_ms,
             read_at=read_at,
-            attempt=Attempt(*row[0:10]),
-            run=None if row[10] is None else Run(*row[11:17]),
-            lease=None if row[17] is None else Lease(*row[18:28]),
-            session=None if row[28] is None else Session(*row[29:33]),
-            revision=None if row[33] is None else Revision(*row[34:39]),
-            credential=None if row[39] is None else Credential(*row[40:45]),
+            attempt=_as(Attempt, row[0:10]),
+            run=None if row[10] is None else _as(Run, row[11:17]),
+            lease=None if row[17] is None else _as(Lease, row[18:28]),
+            session=None if row[28] is None else _as(Session, row[29:33]),
+            revision=None if row[33] is None else _as(Revision, row[34:39]),
+            credential=None if row[39] is None else _as(Credential, row[40:45]),
             second_row=len(rows) > 1,
         )
 

@@ -106,9 +106,9 @@ def make_linked(root: Path) -> Stage:
 
 
 def open_descriptors() -> list[str]:
-    """Return what every open descriptor of this process leads to, but for mount tables, which the collector closes."""
+    """Return what every open descriptor leads to, but for those of mount tables and probes: the collector closes them."""
     leads = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one of the listing itself
             leads.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return sorted(lead for lead in leads if not lead.endswith("/mountinfo"))
+    return sorted(lead for lead in leads if not lead.endswith("/mountinfo") and "/fdinfo/" not in lead)
