@@ -48,36 +48,36 @@ class MountProbe:
     what is asked about is put under that number for as long as the answer takes.
     """
 
-    __slots__ = ("__weakref__", "_fdinfo", "_lock", "_number")
+    __slots__ = ("__weakref__", "_held", "_lock")
 
     def __init__(self) -> None:
         """Begin without descriptors: nothing is opened before the first question."""
-        self._number = self._fdinfo = -1
+        self._held: list[int] = []
+        """The number, and the open file."""
         self._lock = threading.Lock()
+        weakref.finalize(self, _close, self._held)
 
     def mount_id(self, descriptor: int) -> int:
         """Return the id of the mount that `descriptor` is on. Raises OSError like `mount_id`."""
         with self._lock:
-            if self._fdinfo < 0:
-                self._open()
-            os.dup2(descriptor, self._number, inheritable=False)
             try:
-                said = os.pread(self._fdinfo, _FDINFO_BYTES, 0)
-            finally:
+                if not self._held:
+                    self._held.append(os.open("/proc/self", os.O_PATH | os.O_CLOEXEC))
+                    self._held.append(os.open(f"/proc/self/fdinfo/{self._held[0]}", os.O_RDONLY | os.O_CLOEXEC))
+                number, fdinfo = self._held
+                os.dup2(descriptor, number, inheritable=False)
+                said = os.pread(fdinfo, _FDINFO_BYTES, 0)
                 # Whatever stays under the number keeps its mount from being unmounted: `/proc` may stay.
-                os.dup2(self._fdinfo, self._number, inheritable=False)
+                os.dup2(fdinfo, number, inheritable=False)
+            except OSError:
+                _close(self._held)
+                raise
         return _id(said)
 
-    def _open(self) -> None:
-        number = os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
-        try:
-            self._fdinfo = os.open(f"/proc/self/fdinfo/{number}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            os.close(number)
-            raise
-        self._number = number
-        for owned in (number, self._fdinfo):
-            weakref.finalize(self, os.close, owned)
+
+def _close(held: list[int]) -> None:
+    while held:
+        os.close(held.pop())
 
 
 class MountTable:

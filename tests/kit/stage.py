@@ -106,7 +106,7 @@ def make_linked(root: Path) -> Stage:
 
 
 def open_descriptors() -> list[str]:
-    """Return what every open descriptor leads to, but for those of mount tables and probes: the collector closes them."""
+    """Return what every open descriptor leads to, but for mount tables and probes, which the collector closes."""
     leads = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one of the listing itself
