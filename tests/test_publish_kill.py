@@ -33,7 +33,10 @@ PRUNED = [
     ("linked", "linked", "EIO", ("prune", "from-dir")),
     ("flat", "flat", "EACCES", ("prune",)),
 ]
-EVERY = [*itertools.product(BEFORE, LAYOUTS, ("kill", *REFUSALS), OPTIONS)]
+EVERY = [
+    *itertools.product(BEFORE, LAYOUTS, ("kill",), OPTIONS),
+    *itertools.product(BEFORE, LAYOUTS, REFUSALS, (OPTIONS[0], OPTIONS[-1])),
+]
 
 
 def strike(folder: Path, before: str, layout: str, way: str, options: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -29,6 +29,8 @@ class TcpProxy:
         """Sees what the client sends before it is forwarded."""
         self.mute_server = False
         """While true, what the server answers is lost; it gets what the client sends."""
+        self._ending = threading.Lock()
+        self._ended = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -45,7 +47,12 @@ class TcpProxy:
                     continue
                 for sock in (client, server):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._pairs.append((client, server))
+                with self._ending:
+                    if self._ended:
+                        _reset(client)
+                        _reset(server)
+                        return
+                    self._pairs.append((client, server))
                 threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
                 threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
 
@@ -74,6 +81,8 @@ class TcpProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._listener.close()
+        with self._ending:
+            self._ended = True
         self.cut()
 
 
