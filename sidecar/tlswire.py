@@ -4,6 +4,7 @@ Beneath a TLS transport lies the one of its socket, and a TLS transport does not
 """
 
 import asyncio
+import asyncio.sslproto
 import fcntl
 import socket
 import struct
@@ -11,7 +12,18 @@ import termios
 from contextlib import suppress
 from typing import Final, cast
 
+READ_BYTES: Final = 32 << 10
+"""Most ciphertext read at once, and the buffer for it that each connection has: two records of TLS, twice a head."""
 _RESET: Final = struct.pack("ii", 1, 0)
+
+
+def read_little() -> None:
+    """Have every TLS transport made from now on read at most READ_BYTES at once.
+
+    asyncio's own 256 KiB are written with zeros for each connection, and a piece of memory as large is taken from the
+    kernel for each read, however little comes.
+    """
+    asyncio.sslproto.SSLProtocol.max_size = READ_BYTES
 
 
 def untaken(transport: asyncio.Transport) -> int:

@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from sidecar import tlswire
-from tests.kit.edge import Client, edge
+from tests.kit import valid
+from tests.kit.edge import Client, edge, request
 
 LARGE = 8 << 20
 """More than any kernel buffer takes."""
@@ -83,3 +84,12 @@ async def test_what_is_held_back_waits_in_the_kernel(tmp_path: Path) -> None:
         assert not connection.framer.started
         tlswire.let_in(connection.transport)
         await running.until(lambda: connection.framer.started)
+
+
+async def test_a_connection_has_a_small_buffer(tmp_path: Path) -> None:
+    """An accepted connection has our buffer and not asyncio's, and a body that is larger comes through it whole."""
+    async with edge(tmp_path) as running:
+        client = await running.client()
+        held = running.connection.transport._ssl_protocol._ssl_buffer  # type: ignore[attr-defined]
+        assert len(held) == tlswire.READ_BYTES
+        assert (await client.ask(request(valid.body() + b" " * tlswire.READ_BYTES))).status == 200
