@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Final
 
 from sidecar import __version__
+from sidecar.cli import streams
 from sidecar.cli.common import Exit, Fault, Parser, print_json, tell
 
 COMMANDS: Final[dict[str, str]] = {
@@ -33,7 +34,20 @@ COMMANDS: Final[dict[str, str]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (contract 9)."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    streams.secure()
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+    except SystemExit as end:  # argparse, for help and wrong usage
+        raise SystemExit(streams.finish(int(end.code or Exit.DONE))) from None
+    except OSError as error:
+        # A command tells what it expects to fail; what is left is, as a rule, its output.
+        return streams.failed(error)
+    except KeyboardInterrupt:
+        code = 130
+    return streams.finish(code)
+
+
+def _run(arguments: list[str]) -> int:
     names = "\n".join(f"  {name:<12}{summary}" for name, summary in COMMANDS.items())
     parser = Parser(
         prog="secret-sidecar",
@@ -60,12 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_json(fault_document(" ".join([name, *_action(args)]), fault))
             return int(fault.code)
         return tell(fault, f"secret-sidecar {name}")
-    except BrokenPipeError:
-        # The reader of our output has gone; there is nobody left to tell.
-        sys.stderr.close()
-        return int(Exit.FAILED)
-    except KeyboardInterrupt:
-        return 130
 
 
 def _action(args: argparse.Namespace) -> list[str]:

@@ -7,6 +7,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Final, NoReturn
 
@@ -41,6 +42,10 @@ class Fault(Exception):
         self.mend = mend
 
 
+_UNKNOWN: Final = "unrecognized arguments: "
+_EXPLICIT: Final = re.compile(r"ignored explicit argument .*", re.DOTALL)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with the contract's usage code: 64, never 2. A flag has one spelling: no abbreviations."""
 
@@ -51,8 +56,16 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # argparse's own 15 keywords, passed through
 
     def error(self, message: str) -> NoReturn:
-        """Print usage and the message, and leave with 64."""
+        """Print usage and the message, without values that were given where none belongs, and leave with 64.
+
+        Such a value may be a credential that was put after the wrong flag.
+        """
         self.print_usage(sys.stderr)
+        message = _EXPLICIT.sub("takes no value", message)
+        if message.startswith(_UNKNOWN):
+            words = message.removeprefix(_UNKNOWN).split(" ")
+            flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+            message = _UNKNOWN + (" ".join(flags) or "more words than there may be")
         self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
 
 
@@ -138,12 +151,14 @@ def print_table(rows: Sequence[Sequence[object]], header: Sequence[str] | None =
 
 def print_json(document: object) -> None:
     """Print one JSON document and a newline, for a machine to read."""
-    print(json.dumps(document, ensure_ascii=False, indent=2))
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(document, ensure_ascii=not unicode, indent=2))
 
 
 def tell(fault: Fault, prog: str) -> int:
     """Print a fault as one line to standard error and return its exit code."""
-    print(f"{prog}: {fault.wrong} {fault.mend}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"{prog}: {fault.wrong} {fault.mend}", file=sys.stderr)
     return int(fault.code)
 
 
