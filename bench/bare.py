@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from aiohttp import web
@@ -19,6 +20,16 @@ from sidecar.identityfiles import IdentityFiles
 from sidecar.listener import bind
 
 _VARIABLE = "QL3_WORKER_INGRESS_TLS_{}_FILE"
+
+
+def tls_files(environment: Mapping[str, str]) -> IdentityFiles:
+    """Return the TLS files that `serve`'s variables name."""
+    return IdentityFiles(
+        environment[_VARIABLE.format("PRIVATE_KEY")],
+        environment[_VARIABLE.format("CERTIFICATE")],
+        environment[_VARIABLE.format("CLIENT_CA")],
+        None,
+    )
 
 
 def application(target: str, content: bytes) -> web.Application:
@@ -41,12 +52,6 @@ def application(target: str, content: bytes) -> web.Application:
 
 async def serve(target: str, content: bytes) -> None:
     """Serve until the process is ended."""
-    files = IdentityFiles(
-        os.environ[_VARIABLE.format("PRIVATE_KEY")],
-        os.environ[_VARIABLE.format("CERTIFICATE")],
-        os.environ[_VARIABLE.format("CLIENT_CA")],
-        None,
-    )
     runner = web.AppRunner(
         application(target, content),
         access_log=None,
@@ -58,7 +63,7 @@ async def serve(target: str, content: bytes) -> None:
     )
     await runner.setup()
     (listening,) = bind("127.0.0.1", 0)
-    await web.SockSite(runner, listening, ssl_context=identity.load(files).context).start()
+    await web.SockSite(runner, listening, ssl_context=identity.load(tls_files(os.environ)).context).start()
     print(json.dumps({"port": listening.getsockname()[1]}), flush=True)
     await asyncio.Event().wait()
 
