@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -144,7 +144,7 @@ def is_settled(connection: Connection, client: Client) -> bool:
     if connection.phase in (Phase.DISCARD, Phase.CLOSING, Phase.CLOSED):
         return connection.task.done()
     waiter = connection._waiter if connection.phase is Phase.HEAD else connection._body_waiter
-    if waiter is None or waiter.done() or untaken(client.writer.transport):
+    if waiter is None or waiter.done() or untaken(cast("asyncio.Transport", client.writer.transport)):
         return False
     unread = array("i", [0])
     fcntl.ioctl(connection.transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
