@@ -167,6 +167,26 @@ def test_what_is_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str], tex
     assert "This is no plan." in capsys.readouterr().err
 
 
+ALONE: dict[str, tuple[SecretRef, dict[str, bool], int, int]] = {
+    "nothing": (VERSIONS[0], {}, 0, 1),
+    "live": (VERSIONS[0], {"live": True}, 0, 1),
+    "startable": (VERSIONS[0], {"startable": True}, 0, 1),
+    "unversioned": (CURRENT, {}, 0, 1),
+    "lost": (VERSIONS[0], {}, 1, 1),
+    "young": (VERSIONS[0], {}, 0, 6),
+}
+"""What keeps a file: its ref, who names it, lost revisions, and the day on which it was written; now is the tenth."""
+
+
+@pytest.mark.parametrize("why", ALONE)
+def test_each_reason_alone_keeps_a_file(why: str) -> None:
+    """A versioned file of nine days that nothing names goes after five; one reason against it is enough."""
+    ref, named, lost, day = ALONE[why]
+    references = References({ref.file_name: Named(ref, **named)}, [], lost)
+    [judged] = rules.judge(references, {ref.file_name: day * DAY_MS}, 10 * DAY_MS, 5 * DAY_MS, 0)
+    assert (judged.reason is None) is (why == "nothing")
+
+
 seldom = st.sampled_from((False, False, False, True))
 known = st.builds(
     Named,

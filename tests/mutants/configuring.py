@@ -8,6 +8,8 @@ _CONFIG: Final = "sidecar/config.py"
 _READING: Final = "sidecar/reading.py"
 
 CONFIGURING: Final = (
+    Mutant("P41", "sidecar/run.py", "except OSError as error:", "except ConnectionError as error:",
+           named("process", "a_port_that_is_taken_is_a_failure")),
     Mutant("P41", _CONFIG, 'if enabled and profile != "cluster-control":', "if False:",
            named("config", "another_profile_cannot_enable_the_ingress")),
     Mutant("P41", _CONFIG, "if gate(environ) is Gate.DISABLED:", "if False:",

@@ -43,14 +43,13 @@ COUNTING: Final = (
     # --- picked up without a restart
     Mutant("P43", "sidecar/stores/postgres_session.py", "if attempt == 1:", "if attempt == 0:",
            named("postgres_failures", "a_password_read_too_early_is_read_again")),
-    Mutant("P43", _WATCH, "self._pool.drop_idle()", "pass", _LOST),
     Mutant("P43", "provider/mounts.py", "if self._descriptor is not None and self._changes.poll(0):", "if False:",
            named("mounts", "reused_id_is_judged_again"), root=True),
     Mutant("P43", _POSTGRES, "self._pool.retire()", "pass",
            named("postgres_failures", "a_session_in_use_when_rights_became_wrong_is_not_used_again")),
     # --- the database
-    Mutant("P32", _WATCH, "timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._fail)",
-           "timer = asyncio.get_running_loop().call_later(60.0, self._fail)", _LOST),
+    Mutant("P32", _WATCH, "_EVERY_S: Final = 0.8", "_EVERY_S: Final = 8.0", _LOST),
+    Mutant("P32", _WATCH, "_PATIENCE_S: Final = 1.5", "_PATIENCE_S: Final = 15.0", _LOST),
     Mutant("P32", _POSTGRES, "elif became_wrong and self._opened:", "elif False:",
            named("postgres_failures", "the_first_answer_decides_also_when_it_comes_late")),
     Mutant("P24", _POSTGRES, "if became_wrong and self._settled:", "if False:",

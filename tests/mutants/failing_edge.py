@@ -52,7 +52,7 @@ NETWORK: Final = (
     Failure("A flood follows a request that was refused or still runs", (Seen.GONE,),
             "Nothing: it is left to the kernel.",
             (Line("connection.py", "self._budget < 0 or"), Line("connection.py", "limits.DISCARD_BYTES:")),
-            metrics=('requests_total{code="unanswered"}', "connections")),
+            metrics=("requests_total", "connections")),
     Failure("A worker goes away while its request runs", (Seen.GONE,),
             "Nothing; its lock is free and its values are wiped.",
             (Line("connection.py", "unanswered or self._waiter"),), metrics=('requests_total{code="unanswered"}',),

@@ -17,12 +17,12 @@ _AUDIT_POD: Final = "sidecar/audit/rules_pod.py"
 _AUDIT_VALUES: Final = "sidecar/audit/rules_values.py"
 
 _ORDER: Final = named("publish_order", "what_is_put_in_force_is_on_disk_first")
-_KILLED: Final = named("publish_kill", "linked_is_old_or_new[linked-kill]")
+_KILLED: Final = named("publish_kill", "old_or_new_whatever_strikes[linked-over-linked-kill]")
 _BAD_VALUE: Final = named("publish", "a_bad_value_is_refused")
 _EVERY_FAULT: Final = named("publish", "every_fault_at_once")
 _PRUNE: Final = named("publish", "prune_drops_and_nothing_else_does")
 _GOLDEN: Final = named("doctor", "golden")
-_NEVER: Final = named("retention", "never_unversioned_never_named")
+_ALONE: Final = named("retention", "each_reason_alone_keeps_a_file")
 _SPOILT: Final = named("audit_k8s", "a_spoilt_copy_is_found_and_mended")
 
 
@@ -34,9 +34,14 @@ PUBLISHING: Final = (
            "_target(root, name) and os.unlink(name, dir_fd=root); os.symlink(target, name, dir_fd=root);"
            " os.unlink(staged, dir_fd=root)", _KILLED),
     Mutant("P31", _WRITER, "for name in state.stale:", "for name in ():", _KILLED),
-    Mutant("P31", _WRITER, "_values(inputs, origin, kept or (), _Write(root, how, rename=True))",
-           "_values(inputs, origin, kept or (), _Write(root, how, rename=False))",
-           named("publish_kill", "flat_is_whole_file_by_file[flat-kill]")),
+    Mutant("P31", _WRITER, "_values(inputs, origin, kept or (), _Write(root, how, NEW))",
+           "_values(inputs, origin, kept or (), _Write(root, how))",
+           named("publish_kill", "old_or_new_whatever_strikes[flat-over-flat-kill]")),
+    Mutant("P31", _WRITER, "for name in sorted({source.file_name for source in inputs.sources}.union(kept or ())):",
+           "for name in reversed([*{source.file_name for source in inputs.sources}.union(kept or ())][1:]):",
+           named("publish", "any_sequence_of_publications")),
+    Mutant("P31", _TARGET, "if stat.S_ISDIR(os.lstat(name, dir_fd=root).st_mode):", "if False:",
+           named("publish", "a_directory_in_the_place_of_a_file")),
     Mutant("P31", _TARGET, "fcntl.flock(root, fcntl.LOCK_EX)", "pass",
            named("publish", "two_publishers_wait_for_each_other")),
     Mutant("P31", _WRITER, "if data_target(root) != generation:", "if False:",
@@ -77,13 +82,12 @@ PUBLISHING: Final = (
     Mutant("P34", _AUDIT_POD, "if withheld is not False:", "if withheld is True:", _SPOILT),
     Mutant("P34", _AUDIT_POD, "if not isinstance(grace, int) or grace * 1000 <= spent:", "if False:", _SPOILT),
     Mutant("P34", _AUDIT_VALUES, 'for key in ("subPath", "subPathExpr"):', 'for key in ("subPathExpr",):', _SPOILT),
-    Mutant("P34", "sidecar/audit/rules_cluster.py", "if count != 1:", "if count < 1:", _SPOILT),
     # --- old versions
-    Mutant("P35", _RETENTION, "if known.live:", "if False:", _NEVER),
-    Mutant("P35", _RETENTION, "if known.startable:", "if False:", _NEVER),
-    Mutant("P35", _RETENTION, "if known.ref.version is None:", "if False:", _NEVER),
-    Mutant("P35", _RETENTION, "if named.lost:", "if False:", _NEVER),
-    Mutant("P35", _RETENTION, "if reason is None and now_ms - written_ms < keep_for_ms:", "if False:", _NEVER),
+    Mutant("P35", _RETENTION, "if known.live:", "if False:", _ALONE),
+    Mutant("P35", _RETENTION, "if known.startable:", "if False:", _ALONE),
+    Mutant("P35", _RETENTION, "if known.ref.version is None:", "if False:", _ALONE),
+    Mutant("P35", _RETENTION, "if named.lost:", "if False:", _ALONE),
+    Mutant("P35", _RETENTION, "if reason is None and now_ms - written_ms < keep_for_ms:", "if False:", _ALONE),
     Mutant("P35", _RETENTION, 'if ref.version is None or ref.file_name != entry.get("fileName"):', "if False:",
            named("retention", "what_is_no_plan")),
     Mutant("P35", _APPLY, "if again:", "if False:", named("retention", "a_reference_during_apply")),

@@ -88,8 +88,6 @@ RENEWING: Final = (
     Mutant("P32", _PROCESS, '"crl": "off" if crl is None else "ok" if crl else "failed",',
            '"crl": "off" if crl is None else "ok",', _GATES),
     Mutant("P32", _PROCESS, '"tls": "ok" if holder.current.tls_ok(now) else "failed",', '"tls": "ok",', _GATES),
-    Mutant("P32", _PROCESS, '"admission": "ok" if app.gate in (Gate.OPEN, Gate.LEAVING) else "failed",',
-           '"admission": "ok",', _GATES),
     Mutant("P32", "sidecar/admin.py", 'return all(state in ("ok", "off") for state in checks.values())',
            'return all(state != "failed" for state in checks.values())',
            named("admin", "ready_is_judged_from_closed_states")),
@@ -129,7 +127,7 @@ RENEWING: Final = (
     Mutant("P16", "provider/mounts.py", "return self._kinds.get(mount) in LOCAL_KINDS",
            'return self._kinds.get(mount, b"tmpfs") in LOCAL_KINDS', named("mounts", "unknown_mount_is_not_local")),
     # --- the edge stays upright
-    Mutant("P26", _LISTENER, "await asyncio.sleep(_SWEEP_S if error.errno in _DESCRIPTOR_ERRORS else 0)",
+    Mutant("P26", _LISTENER, "await asyncio.sleep(_SWEEP_S if is_out else 0)",
            "await asyncio.sleep(0)",
            named("listener", "running_out_of_descriptors_stops_nobody")),
     Mutant("P29", "sidecar/events.py", "if len(self._lines) >= _QUEUE_LINES:", "if False:",
