@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from provider.refs import SecretRef
 from sidecar.publish import How, Inputs, publish
 from tests.kit.folders import quick_path
-from tests.kit.killing import CALLS, write_sources
+from tests.kit.killing import write_sources
 from tests.kit.memscan import ROOT
 
 __all__ = ["quick_path"]
@@ -37,6 +36,12 @@ EVERY = [
     *itertools.product(BEFORE, LAYOUTS, ("kill",), OPTIONS),
     *itertools.product(BEFORE, LAYOUTS, REFUSALS, (OPTIONS[0], OPTIONS[-1])),
 ]
+
+
+def told(case: tuple[str, str, str, tuple[str, ...]]) -> str:
+    """Name a case: what is published over what, and what strikes."""
+    before, layout, way, options = case
+    return "-".join((layout, "over", before, way, *options))
 
 
 def strike(folder: Path, before: str, layout: str, way: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -67,7 +72,7 @@ def judge(results: list[dict[str, Any]], before: str, layout: str, options: tupl
     assert calls >= (CHANGING if layout == "linked" else CHANGING - {"mkdir", "symlink"})
 
 
-@pytest.mark.parametrize(("before", "layout", "way", "options"), [*USUAL, *PRUNED])
+@pytest.mark.parametrize(("before", "layout", "way", "options"), [*USUAL, *PRUNED], ids=map(told, [*USUAL, *PRUNED]))
 def test_old_or_new_whatever_strikes(
     quick_path: Path, before: str, layout: str, way: str, options: tuple[str, ...]
 ) -> None:
@@ -76,7 +81,7 @@ def test_old_or_new_whatever_strikes(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("before", "layout", "way", "options"), EVERY)
+@pytest.mark.parametrize(("before", "layout", "way", "options"), EVERY, ids=map(told, EVERY))
 def test_every_way_of_striking(quick_path: Path, before: str, layout: str, way: str, options: tuple[str, ...]) -> None:
     """The same for every error, with and without `--prune` and `--from-dir`, over whatever the root held."""
     judge(strike(quick_path, before, layout, way, options), before, layout, options)
@@ -104,32 +109,3 @@ def test_a_full_disk_leaves_a_flat_set_as_it_was(quick_path: Path, monkeypatch: 
     with Inputs(sources) as inputs, pytest.raises(OSError, match="No space"):
         publish(str(root), inputs, How("flat"))
     assert sorted(path.read_text() for path in root.iterdir()) == [f"old-{ref.name}" for ref in refs]
-
-
-def noted(call: str, seen: list[str]) -> Callable[..., Any]:
-    """The system call, which notes its name first."""
-    whole = getattr(os, call)
-
-    def note(*args: Any, **kwargs: Any) -> Any:
-        seen.append(call)
-        return whole(*args, **kwargs)
-
-    return note
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_is_on_disk_before_it_is_in_force(quick_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    """Every file, and in the linked layout its directory, is synced before the first rename; the root after it."""
-    refs = [SecretRef.of("project", f"n{number}") for number in range(3)]
-    root = quick_path / "root"
-    root.mkdir(mode=0o755)
-    sources = write_sources(quick_path, "new", refs)
-    seen: list[str] = []
-    for call in CALLS:
-        monkeypatch.setattr(os, call, noted(call, seen))
-    with Inputs(sources) as inputs:
-        publish(str(root), inputs, How("linked" if layout == "linked" else "flat"))
-    first = seen.index("rename")
-    assert seen[:first].count("write") == len(refs)
-    assert seen[:first].count("fsync") == len(refs) + (layout == "linked")
-    assert "write" not in seen[first:] and "fsync" in seen[first:]
