@@ -134,6 +134,18 @@ def test_every_refusal_and_close_is_a_failure_mode() -> None:
     assert set(Close) <= told
 
 
+def test_every_metric_says_something(series: str) -> None:
+    """Each metric shows some failure or promise; what remains are the version and what only counts visits."""
+    shown = {name for failure in ROWS.values() for name in failure.shown()}
+    shown |= {f"{PREFIX}{name}" for names in SHOWING.values() if isinstance(names, tuple) for name in names}
+    there = {
+        name.removesuffix("_bucket").removesuffix("_sum")
+        for name in re.findall(rf"^({PREFIX}\w+)", series, re.MULTILINE)
+    }
+    remains = there - {name.partition("{")[0] for name in shown} - {f"{PREFIX}stage_seconds"}
+    assert remains == {f"{PREFIX}build_info", f"{PREFIX}connections_accepted_total"}
+
+
 def test_every_reason_without_a_metric_is_used() -> None:
     """The closed set of reasons for having no metric, and of what is seen, holds no member that nobody uses."""
     silent = {one for one in SHOWING.values() if isinstance(one, Silent)}

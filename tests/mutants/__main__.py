@@ -26,7 +26,8 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.table import MUTANTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-WORKERS: Final = 2
+WORKERS: Final = 3
+"""One more than the cores of a small machine: many a test, and more so a broken one, waits."""
 PASSED: Final = 0
 FAILED: Final = 1
 """pytest's exit codes; every other one means that the test was not run: no such test, an error while collecting."""

@@ -40,6 +40,18 @@ COUNTING: Final = (
            named("connection", "pipelined_requests_end_with_the_first_answer")),
     Mutant("P42", "sidecar/shield.py", "self.refused += 1", "pass",
            named("shield", "a_refused_peer_spends_nothing")),
+    Mutant("P42", "sidecar/process.py", "metrics.accept_pauses += 1", "pass",
+           named("process", "what_the_loop_meets_is_told_by_its_type_alone")),
+    Mutant("P29", "sidecar/process.py", 'name = "no exception" if error is None else type(error).__name__',
+           "name = repr(error)", named("process", "what_the_loop_meets_is_told_by_its_type_alone")),
+    Mutant("P42", _CONNECTION, "if self.requests >= limits.REQUESTS_PER_CONNECTION:", "if False:",
+           named("bounds", "requests_of_a_connection")),
+    Mutant("P42", "sidecar/listener.py", "self._metrics.head_limits[limit] += 1", "pass", named("bounds", "heads")),
+    Mutant("P25", _EXCHANGE, "or connection.requests >= limits.REQUESTS_PER_CONNECTION", "or False",
+           named("bounds", "requests_of_a_connection")),
+    # --- records go by their age
+    Mutant("P45", "sidecar/stores/sqlite_control.py", "before = self._clock() - older_than_ms",
+           "before = self._clock()", named("control", "prune_deletes_what_is_older_and_nothing_else")),
     # --- picked up without a restart
     Mutant("P43", "sidecar/stores/postgres_session.py", "if attempt == 1:", "if attempt == 0:",
            named("postgres_failures", "a_password_read_too_early_is_read_again")),

@@ -47,4 +47,5 @@ MECHANISMS: Final[dict[str, str]] = {
     "P42": "Counters stand where the thing happens, start at zero and are read at each scrape.",
     "P43": "Files, mounts and sessions are looked at anew when they are used; what failed is tried again.",
     "P44": "A context of our own that asks for the configured name; the driver may not fall back.",
+    "P45": "One transaction a batch, each row judged by its own time on the store's clock; `serve` deletes nothing.",
 }

@@ -47,4 +47,5 @@ PROMISES: Final[dict[str, str]] = {
     "P42": "What is dropped, lost, late, stuck or repeated is counted where an operator looks.",
     "P43": "What changes around the process, or comes back to it, is taken up without a restart.",
     "P44": "The database is spoken to over TLS that is verified, the name included, and otherwise not at all.",
+    "P45": "Audit rows and receipts go by their own age alone, and only when somebody asks for it.",
 }

@@ -106,7 +106,7 @@ PUBLISHING: Final = (
     Mutant("P36", _RECEIPTS, "return frozenset(mark(key, file_name, value) for key in self._keys)",
            "return frozenset(mark(key, file_name, value) for key in self._keys[:1])",
            named("receipts_command", "who_has_what_is_mounted_now")),
-    Mutant("P36", "sidecar/cli/receipts.py",
+    Mutant("P45", "sidecar/cli/receipts.py",
            'old = f"SELECT receipt_id FROM {table} WHERE occurred_at_ms < ? LIMIT {BATCH_ROWS}"'
            "  # noqa: S608 - of constants",
            'old = f"SELECT receipt_id FROM {table} WHERE occurred_at_ms > ? LIMIT {BATCH_ROWS}"  # noqa: S608',

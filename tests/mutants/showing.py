@@ -54,5 +54,6 @@ SHOWING: Final[dict[str, tuple[str, ...] | Silent]] = {
     ),
     "P43": ("store_sessions_opened_total", "identity_reloads_total", "stuck_threads"),
     "P44": ("store_session_failures_total", 'ready{check="authority"}'),
+    "P45": ("audit_oldest_age_seconds", "store_bytes"),
 }
 """Names without prefix, or the reason why there is none."""
