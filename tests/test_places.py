@@ -52,6 +52,25 @@ async def test_waiters_are_served_in_the_order_they_came() -> None:
     assert not line._waiting
 
 
+async def test_every_waiter_has_its_own_limit() -> None:
+    """However the limits of those who wait are ordered, each stops waiting at its own, not at another's."""
+    line, began = Line(1), later(0)
+    assert line.take_now()
+
+    async def wait(seconds: float) -> bool:
+        assert not await line.take(began + seconds)
+        return later(0) - began >= seconds - 0.001
+
+    longest = asyncio.create_task(line.take(began + 60))
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(asyncio.gather(*map(wait, (0.2, 0.05, 0.35, 0.05))), 20) == [True] * 4
+    assert not longest.done()
+    line.give_back()
+    assert await longest
+    line.give_back()
+    assert line.idle
+
+
 async def test_waiting_ends_and_leaves_the_line() -> None:
     """Whoever has waited until the given time gets False, and the place goes to the next."""
     line = Line(1)

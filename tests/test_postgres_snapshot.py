@@ -12,11 +12,12 @@ import pytest
 from provider.authority import commit, verify
 from provider.outcomes import Reason, Refused
 from provider.ports import AuditRecord
-from sidecar.stores import postgres_hold, postgres_sql
-from sidecar.stores.postgres_session import Session
+from sidecar.stores import postgres_session, postgres_sql
+from sidecar.stores.postgres_session import Unusable, connect
 from tests.conformance.store_suite import deadline
 from tests.kit.postgres import Database
 from tests.kit.postgres_bed import PostgresBed, login, served, until
+from tests.kit.tcpproxy import TcpProxy
 from tests.kit.world import CREDENTIAL_ID
 
 FENCED = Reason.AUTHORITY_MISMATCH
@@ -82,7 +83,9 @@ async def test_what_commits_while_a_delivery_waits_wins(database: Database, leve
     await asyncio.to_thread(
         database.psql, f"ALTER DATABASE {database.name} SET default_transaction_isolation = '{level}'"
     )
-    async with served(database) as bed, writing(bed, CHANGES[change]) as go:
+    # With receipts the transaction may write, without them it only reads: either waits for the lock and then reads.
+    receipts = change != "renewed"
+    async with served(database, receipts=receipts) as bed, writing(bed, CHANGES[change]) as go:
         waiting = asyncio.create_task(outcome(bed))
         while not await one_waits(bed):
             assert not waiting.done()
@@ -103,12 +106,9 @@ async def test_a_writer_that_rolls_back_changes_nothing(database: Database) -> N
 @pytest.mark.parametrize("level", LEVELS[1:])
 async def test_a_plain_begin_would_not_see_it(database: Database, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """The twin that must fail: with the default level of such a database the delivery would be granted too late."""
-
-    def plain(attempt_id: str, *, write: bool) -> str:
-        script = postgres_sql.begin(attempt_id, write=write)
-        return script.replace("ISOLATION LEVEL READ COMMITTED", f"ISOLATION LEVEL {level.upper()}")
-
-    monkeypatch.setattr(postgres_hold, "begin", plain)
+    plain = f"BEGIN ISOLATION LEVEL {level.upper()} READ WRITE"
+    monkeypatch.setattr(postgres_session, "BEGIN_WRITING", plain)
+    monkeypatch.setitem(postgres_sql.NAMES, plain, "plain")
     async with served(database) as bed, writing(bed, CHANGES["cancel"]) as go:
         waiting = asyncio.create_task(outcome(bed))
         while not await one_waits(bed):
@@ -200,21 +200,40 @@ async def test_a_plan_is_handed_over_as_text(database: Database) -> None:
 
 
 async def test_round_trips(database: Database) -> None:
-    """A delivery costs five: credential, audit row, begin with lock, read, COMMIT. Counted at the driver."""
-    calls: list[str] = []
-    bounded = Session._bounded
+    """A delivery costs four: credential, audit row, begin with lock and read, COMMIT. Counted on the wire.
 
-    async def counted(self: Session, until: float, call: Any) -> Any:
-        calls.append(call.__name__)
-        return await bounded(self, until, call)
-
-    async with served(database, login(database, connections=2)) as bed:
-        assert await outcome(bed) is None  # statements are prepared
-        with pytest.MonkeyPatch.context() as patch:
+    Each ends with the one message that has the server answer, Sync or a simple query. That BEGIN and lock are sent
+    ahead of the driver's own messages is nothing the driver offers: this holds as long as it is this one.
+    """
+    sent = bytearray()
+    with TcpProxy(database.server.port) as proxy:
+        async with served(database, login(database, connections=2, port=proxy.port)) as bed:
+            assert await outcome(bed) is None  # statements are prepared
             await until(bed.free)
             bed.store._watch.stop()
-            patch.setattr(Session, "_bounded", counted)
+            await bed.store.record(AuditRecord("request", "allowed", bed.world.principal()))
+            proxy.sent = sent.extend
             await bed.store.newest(CREDENTIAL_ID)
             await bed.store.record(AuditRecord("request", "allowed", bed.world.principal()))
             assert await outcome(bed) is None
-        assert calls == ["_fetch", "_fetch", "execute", "_fetch", "execute"]
+            proxy.sent = lambda _data: None
+    kinds = ""
+    while sent:
+        kinds += chr(sent[0])
+        del sent[: 1 + int.from_bytes(sent[1:5])]
+    assert kinds == "BES" + "BES" + "BEBEBES" + "Q"
+
+
+async def test_a_lock_that_is_not_had_is_all_that_runs(database: Database) -> None:
+    """Where the lock is not had in time nothing is read after it, and the session is as good as before."""
+    async with served(database) as bed, writing(bed, "SELECT 1"):
+        session = await connect(login(database), None, deadline())
+        attempt = bed.world.attempt_id
+        with pytest.raises(Unusable):
+            await session.begin(attempt, deadline(), attempt, CREDENTIAL_ID, write=False)
+        failed = session.in_transaction
+        last = "SELECT query FROM pg_stat_activity WHERE state = 'idle in transaction (aborted)' AND datname = ?"
+        assert await bed.execute(last, database.name) == [(postgres_sql.LOCK,)]
+        await session.tell("ROLLBACK", deadline())
+        assert (failed, session.in_transaction) == (True, False)
+        session.close()

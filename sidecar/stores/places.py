@@ -6,23 +6,24 @@ without suspending. Shared by both stores.
 """
 
 import asyncio
-from collections import deque
 from typing import Final
 
 from provider import limits
 from provider.outcomes import Reason, Refused
+from sidecar.stores.alarm import Alarm
 
 
 class Line:
     """A number of equal places and those who wait for one, first come first served. For one event loop, no threads."""
 
-    __slots__ = ("_free", "_places", "_waiting")
+    __slots__ = ("_alarm", "_free", "_places", "_waiting")
 
     def __init__(self, places: int) -> None:
         """Make `places` free places, at least one."""
         self._places: Final = places
         self._free = places
-        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._waiting: dict[asyncio.Future[bool], float] = {}
+        self._alarm: Alarm | None = None
 
     @property
     def idle(self) -> bool:
@@ -43,10 +44,11 @@ class Line:
         """
         if self.take_now():
             return True
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append(turn)
-        timer = loop.call_at(until, _expire, turn)
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = until
+        alarm = self._alarm = self._alarm or Alarm(self._expire)
+        if until < alarm.until:
+            alarm.set(until)
         taken = False
         try:
             taken = await turn
@@ -56,9 +58,8 @@ class Line:
                 taken = True
             raise
         finally:
-            timer.cancel()
             if not taken:
-                self._waiting.remove(turn)
+                del self._waiting[turn]
         return taken
 
     def give_back(self) -> None:
@@ -66,14 +67,17 @@ class Line:
         for turn in self._waiting:
             if not turn.done():
                 turn.set_result(True)
-                self._waiting.remove(turn)
+                del self._waiting[turn]
                 return
         self._free += 1
 
-
-def _expire(turn: asyncio.Future[bool]) -> None:
-    if not turn.done():
-        turn.set_result(False)
+    def _expire(self, at: float) -> None:
+        for turn, until in self._waiting.items():
+            if until <= at and not turn.done():
+                turn.set_result(False)
+        rest = [until for until in self._waiting.values() if until > at]
+        if rest and self._alarm is not None:
+            self._alarm.set(min(rest))
 
 
 class Taken:

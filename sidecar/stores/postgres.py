@@ -6,7 +6,7 @@ its session is given back when its state is known and closed when it is not.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -148,7 +148,7 @@ class PostgresStore:
         """The counters."""
         return StoreStats(self._pool.stats, self._lost_acknowledgements)
 
-    async def _fetch(self, statement: str, *values: object) -> list[tuple[Any, ...]] | None:
+    async def _fetch(self, statement: str, *values: object) -> Sequence[Sequence[Any]] | None:
         """Run one statement on a session; None when there is no answer."""
         until = asyncio.get_running_loop().time() + CALL_S
         try:

@@ -1,4 +1,4 @@
-"""One authority transaction of the PostgreSQL store: places, BEGIN and lock, one read, COMMIT (contract 6)."""
+"""One authority transaction of the PostgreSQL store: places, BEGIN with lock and read, COMMIT (contract 6)."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sidecar.stores import postgres_session
 from sidecar.stores.places import Places, Taken
 from sidecar.stores.postgres_pool import Pool
 from sidecar.stores.postgres_session import Unusable
-from sidecar.stores.postgres_sql import READ, RELEASE, begin
+from sidecar.stores.postgres_sql import RELEASE
 
 CALL_S: Final = 6.0
 """Having a session, and each statement on it: a little more than the server's own limit of 5 s."""
@@ -56,8 +56,7 @@ class PostgresHold:
         try:
             self._taken = await means.places.take(self._asked[0], self._deadline, slow_material=self._slow)
             self._session = await means.pool.take(self._until())
-            await self._session.tell(begin(self._asked[0], write=means.receipts), self._until())
-            self.snapshot = await self._read(self._session)
+            self.snapshot = await self._begin(self._session)
         except Unusable:
             self._end()
             late = asyncio.get_running_loop().time() >= self._deadline
@@ -93,9 +92,12 @@ class PostgresHold:
         if tag != "COMMIT":
             raise Refused(Reason.AUTHORITY_STORE)
 
-    async def _read(self, session: postgres_session.Session) -> Snapshot:
+    async def _begin(self, session: postgres_session.Session) -> Snapshot:
+        # The clock is read before the lock is waited for: what time that takes counts as elapsed, never the reverse.
         read_at = asyncio.get_running_loop().time()
-        rows = await session.fetch(READ, self._until(), *self._asked)
+        attempt_id, credential_id = self._asked
+        write = self._means.receipts
+        rows = await session.begin(attempt_id, self._until(), attempt_id, credential_id, write=write)
         # The locks of a server in recovery are not the primary's, and its rows are older.
         if not rows or rows[0][1]:
             raise Refused(Reason.AUTHORITY_STORE)

@@ -6,7 +6,7 @@ time limits (they would ask a server that does not answer to cancel), no cache o
 
 import asyncio
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -14,8 +14,21 @@ import asyncpg
 from sidecar.postgres_config import Postgres
 from sidecar.secret_file import SecretFileFault
 from sidecar.stores import postgres_rights
+from sidecar.stores.alarm import NEVER, Alarm
 from sidecar.stores.postgres_rights import RightsFault, RightsFaultKind
-from sidecar.stores.postgres_sql import ACKNOWLEDGE, AUDIT, DURABLE, NEWEST, READ, RELEASE
+from sidecar.stores.postgres_sql import (
+    ACKNOWLEDGE,
+    AUDIT,
+    BEGIN_READING,
+    BEGIN_WRITING,
+    DURABLE,
+    LOCK,
+    NAMES,
+    NEWEST,
+    READ,
+    RELEASE,
+)
+from sidecar.stores.postgres_wire import run
 
 T = TypeVar("T")
 
@@ -58,12 +71,13 @@ class Session:
     Any end of a call but a good one closes the session, except where the server itself gave up waiting.
     """
 
-    __slots__ = ("_connection", "_statements")
+    __slots__ = ("_alarm", "_connection", "_statements")
 
     def __init__(self, connection: Any) -> None:
         """Take a new connection of asyncpg."""
         self._connection = connection
         self._statements: dict[str, Any] = {}
+        self._alarm = Alarm(lambda _at: self.close())
 
     @property
     def closed(self) -> bool:
@@ -96,33 +110,49 @@ class Session:
             return faults
         try:
             for statement in (NEWEST, AUDIT, READ, *((RELEASE, ACKNOWLEDGE) if receipts else ())):
-                await self._prepared(statement)
+                await self._prepare(statement)
         except _LACKING:
             return (_LACKS,)
         return ()
 
-    async def fetch(self, statement: str, until: float, *values: object) -> list[tuple[Any, ...]]:
+    async def fetch(self, statement: str, until: float, *values: object) -> Sequence[Sequence[Any]]:
         """Run a statement, prepared when this session first sees it, and return its rows. Raises Unusable."""
-        rows = await self._bounded(until, self._fetch(statement, values))
-        return [tuple(row) for row in rows]
+        return await self._bounded(until, self._fetch(statement, values))
+
+    async def begin(self, attempt_id: str, until: float, *values: object, write: bool) -> Sequence[Sequence[Any]]:
+        """Open a transaction, take the attempt's lock, then run READ, and return its rows. Raises Unusable.
+
+        Three statements in one round trip: READ is no part of the one that waits, so it sees what was committed before
+        the lock was had; and where the lock was not had it is not run.
+        """
+        return await self._bounded(until, self._begin(attempt_id, values, BEGIN_WRITING if write else BEGIN_READING))
+
+    async def tell(self, statement: str, until: float) -> str:
+        """Run a statement without values, not prepared; return its tag. Raises Unusable."""
+        return str(await self._bounded(until, self._connection.execute(statement)))
 
     async def _fetch(self, statement: str, values: tuple[object, ...]) -> Any:
-        return await (await self._prepared(statement)).fetch(*values)
+        prepared = self._statements.get(statement) or await self._prepare(statement)
+        return await prepared.fetch(*values)
 
-    async def _prepared(self, statement: str) -> Any:
-        prepared = self._statements.get(statement)
-        if prepared is None:
-            # Without a name of ours, and without its cache, the driver would have it parsed again each time.
-            prepared = await self._connection.prepare(statement, name=f"statement_{len(self._statements)}")
-            self._statements[statement] = prepared
+    async def _begin(self, attempt_id: str, values: tuple[object, ...], opening: str) -> Any:
+        for statement in (opening, LOCK, READ):
+            if statement not in self._statements:
+                await self._prepare(statement)
+        # The driver's own next message follows at once: nothing is awaited between them.
+        self._connection._transport.write(run(opening) + run(LOCK, attempt_id))
+        return await self._statements[READ].fetch(*values)
+
+    async def _prepare(self, statement: str) -> Any:
+        # Without a name of ours, and without its cache, the driver would have it parsed again each time.
+        prepared = await self._connection.prepare(statement, name=NAMES[statement])
+        # The driver sends no Sync after that, and what BEGIN opens is not to be the transaction that prepared it.
+        await self._connection.execute("SELECT")
+        self._statements[statement] = prepared
         return prepared
 
-    async def tell(self, script: str, until: float) -> str:
-        """Run statements without values in one round trip; return the tag of the last one. Raises Unusable."""
-        return str(await self._bounded(until, self._connection.execute(script)))
-
     async def _bounded(self, until: float, call: Coroutine[Any, Any, T]) -> T:
-        timer = asyncio.get_running_loop().call_at(until, self.close)
+        self._alarm.set(until)
         known = False
         try:
             answer = await call
@@ -133,7 +163,7 @@ class Session:
         except Exception:  # noqa: BLE001 - whatever a driver makes of a server that lies, it is no answer
             raise Unusable from None
         finally:
-            timer.cancel()
+            self._alarm.until = NEVER
             if not known:
                 self.close()
         return answer

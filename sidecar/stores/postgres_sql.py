@@ -1,8 +1,7 @@
 """Every statement that a request sends to PostgreSQL (contract 6). Names are qualified: no search path matters.
 
-Round trips of a delivery: credential 1, audit row 1, begin and lock 1, read 1, COMMIT 1; receipts add 1 before COMMIT
-and 1 after the last byte. Statements with values are prepared when a session first runs them, which costs
-one more then.
+Round trips of a delivery: credential 1, audit row 1, begin with lock and read 1, COMMIT 1; receipts add 1 before COMMIT
+and 1 after the last byte. A statement is prepared when a session first runs it, which costs one more then.
 """
 
 from typing import Final
@@ -59,16 +58,21 @@ RELEASE: Final = _RECEIPTS % "released"
 ACKNOWLEDGE: Final = _RECEIPTS % "delivered"
 """The same after the last byte."""
 
-
-def begin(attempt_id: str, *, write: bool) -> str:
-    """Return the statements that open the transaction and then take the attempt's lock.
-
-    Each is a statement of its own, though all travel together: what is read after this sees what was committed before
-    the lock was had. READ COMMITTED is said, since any other level would read as of BEGIN. The id goes in as
-    hexadecimal digits, so nothing in it can end the literal.
-    """
-    return (
-        f"BEGIN ISOLATION LEVEL READ COMMITTED {'READ WRITE' if write else 'READ ONLY'};"
-        " SELECT pg_advisory_xact_lock(hashtextextended('ql3-attempt-authority:' ||"
-        f" convert_from(decode('{attempt_id.encode().hex()}', 'hex'), 'UTF8'), 0))"
-    )
+BEGIN_READING: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
+"""READ COMMITTED is said, since any other level would read as of BEGIN."""
+BEGIN_WRITING: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+LOCK: Final = """
+SELECT 1 WHERE pg_advisory_xact_lock(hashtextextended('ql3-attempt-authority:' || $1::text, 0)) IS NULL
+"""
+"""Waits for the attempt's lock, takes it and returns no row, since `void` is not NULL."""
+NAMES: Final = {
+    NEWEST: "newest",
+    AUDIT: "audit",
+    BEGIN_READING: "begin_reading",
+    BEGIN_WRITING: "begin_writing",
+    LOCK: "lock",
+    READ: "read",
+    RELEASE: "release",
+    ACKNOWLEDGE: "acknowledge",
+}
+"""What each statement is prepared as in a session."""

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant, named
 
 _STORE: Final = "sidecar/stores/postgres.py"
 _HOLD: Final = "sidecar/stores/postgres_hold.py"
+_ALARM: Final = "sidecar/stores/alarm.py"
 _SESSION: Final = "sidecar/stores/postgres_session.py"
 _SQL: Final = "sidecar/stores/postgres_sql.py"
 _WAITS: Final = named("postgres_snapshot", "what_commits_while_a_delivery_waits_wins")
@@ -16,10 +17,18 @@ def _conformance(name: str) -> str:
 
 
 STORING_POSTGRES: Final = (
-    Mutant("P6", _SQL, "f\"BEGIN ISOLATION LEVEL READ COMMITTED {'READ WRITE' if write else 'READ ONLY'};\"",
-           "f\"BEGIN ISOLATION LEVEL REPEATABLE READ {'READ WRITE' if write else 'READ ONLY'};\"", _WAITS),
-    Mutant("P6", _HOLD, "await self._session.tell(begin(self._asked[0], write=means.receipts), self._until())",
-           "await self._session.tell(begin('', write=means.receipts), self._until())", _WAITS),
+    Mutant("P6", _SQL, 'BEGIN_READING: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"',
+           'BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"', _WAITS),
+    Mutant("P6", _SQL, 'BEGIN_WRITING: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"',
+           'BEGIN_WRITING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE"', _WAITS),
+    Mutant("P6", _SESSION, "self._connection._transport.write(run(opening) + run(LOCK, attempt_id))",
+           "self._connection._transport.write(run(opening) + run(LOCK, ''))", _WAITS),
+    Mutant("P6", _SESSION, "self._connection._transport.write(run(opening) + run(LOCK, attempt_id))",
+           "self._connection._transport.write(run(opening)); rows = await self._statements[READ].fetch(*values);"
+           " await self._statements[LOCK].fetch(attempt_id); return rows", _WAITS),
+    Mutant("P6", _SQL, "SELECT 1 WHERE pg_advisory_xact_lock(hashtextextended('ql3-attempt-authority:' || $1::text, 0)) IS NULL",  # noqa: E501
+           "SELECT 1 WHERE pg_advisory_lock(hashtextextended('ql3-attempt-authority:' || $1::text, 0)) IS NULL",
+           named("postgres_snapshot", "a_writer_waits_for_a_delivery")),
     Mutant("P6", _SQL,
            "LEFT JOIN (SELECT * FROM ql3.worker_credentials WHERE credential_id = $2 ORDER BY version DESC LIMIT 1)"
            " AS c ON true",
@@ -40,9 +49,17 @@ STORING_POSTGRES: Final = (
            named("postgres_failures", "a_commit_that_rolls_back_is_no_commit")),
     Mutant("P9", _HOLD, "if not self.tenure.open or session is None:", "if session is None:",
            _conformance("there_is_no_second_commit")),
-    Mutant("P11", _SESSION, "timer = asyncio.get_running_loop().call_at(until, self.close)",
-           "timer = asyncio.get_running_loop().call_at(until + 6, self.close)",
+    Mutant("P11", _SESSION, "self._alarm.set(until)", "self._alarm.set(until + 6)",
            named("postgres_failures", "a_paused_server_holds_nobody")),
+    Mutant("P11", _ALARM, "if timer.when() <= until:", "if timer.when() <= until + 60:",
+           named("alarm", "a_limit_that_comes_sooner_is_kept")),
+    Mutant("P11", _ALARM, "elif self.until < NEVER:", "elif self.until == NEVER:",
+           named("alarm", "a_limit_that_moves_later_is_kept")),
+    Mutant("P11", _ALARM, "if self.until <= at:", "if self.until:", named("alarm", "a_limit_that_is_lifted_is_none")),
+    Mutant("P11", "sidecar/stores/places.py", "self._alarm.set(min(rest))", "self._alarm.set(max(rest))",
+           named("places", "every_waiter_has_its_own_limit")),
+    Mutant("P11", "sidecar/stores/places.py", "if until < alarm.until:", "if until > alarm.until:",
+           named("places", "every_waiter_has_its_own_limit")),
     Mutant("P11", _SESSION, '"lock_timeout": "1000",', '"lock_timeout": "0",',
            named("postgres_failures", "an_attempt_locked_by_another_replica_is_busy_for_itself_alone")),
     Mutant("P11", _STORE,
