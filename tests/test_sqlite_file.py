@@ -16,7 +16,7 @@ import pytest
 from sidecar.stores import sqlite_make, sqlite_schema
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.sqlite import SqliteStore
-from sidecar.stores.sqlite_file import connect, judge, judge_file
+from sidecar.stores.sqlite_file import CACHE_KIB, connect, judge, judge_file
 from sidecar.stores.sqlite_make import create, migrate
 from sidecar.stores.sqlite_schema import MIGRATIONS, VERSION
 from tests.kit.folders import quick_path
@@ -95,6 +95,12 @@ def test_log_and_index_are_private_too(world: World) -> None:
     names = {path.name: stat.S_IMODE(path.stat().st_mode) for path in world.path.parent.iterdir()}
     store.close()
     assert names == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+
+
+def test_a_connection_keeps_few_pages(world: World) -> None:
+    """What is kept in memory of the file is bounded by us, lest audit rows fill it."""
+    with closing(connect(str(world.path))) as connection:
+        assert connection.execute("PRAGMA cache_size").fetchone()[0] == -CACHE_KIB
 
 
 def test_create_replaces_nothing(quick_path: Path) -> None:

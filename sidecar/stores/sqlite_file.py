@@ -17,6 +17,8 @@ from provider.limits import WRITE_LOCK_WAIT_S
 from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.sqlite_schema import APPLICATION_ID, AUTHORITY_TABLES, VERSION
 
+CACHE_KIB: Final = 256
+"""Pages that a connection keeps: the live rows of hundreds of attempts."""
 _WHOLE_CHECK_BYTES: Final = 256 << 20  # a larger file, nearly all of it audit rows, would hold up the start for seconds
 
 _NO_STORE: Final = (
@@ -73,6 +75,8 @@ def connect(path: str, wait_s: float = WRITE_LOCK_WAIT_S) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
+        # In KiB. The usual 2 MiB fill with pages of audit rows, which are written and not read again.
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     except BaseException:
         connection.close()
         raise
