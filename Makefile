@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 ORDINARY := -n $(WORKERS) -m "not soak and not root"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-root soak mutants cov lint bench evidence docs lock clean runtime dev python
+.PHONY: help demo test test-root soak mutants cov lint bench bench-full bench-check evidence docs lock clean runtime dev python
 
 help: ## show this list
 	@echo "make TARGET [PYTHON=python3.12]"
@@ -45,14 +45,22 @@ lint: dev ## ruff (rules and format) and mypy --strict
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: dev ## the short benchmark; results in bench/results
+bench: dev ## the short benchmark, a few minutes; results in bench/results
 	@$(BIN)/python -m bench.run
+
+bench-full: dev ## every benchmark of docs/performance.md, about 17 minutes on a quiet machine
+	@$(BIN)/python -m bench.run --full --seconds 1
+	@for name in handshakes stages floor memory replicas postgres refusals; do \
+	  echo "bench: $$name ..." >&2; $(BIN)/python -m bench.$$name || exit 1; done
+
+bench-check: dev ## the ratios of now against the stored ones of this machine (take them with: python -m bench.check --store)
+	@$(BIN)/python -m bench.check
 
 evidence: dev ## as root: two sidecars in namespaces through a rotation, one line a gate; report in build/
 	@$(BIN)/python -m tests.evidence $(ARGS)
 
-docs: dev ## write the generated tables of docs/ anew from the code
-	@$(BIN)/python -m tests.tools.docgen
+docs: dev ## write the generated tables and plots of docs/ anew from code and results
+	@$(BIN)/python -m bench.docs
 
 lock: python ## resolve requirements/*.in into the lock files, for Linux and CPython >= 3.11
 	@$(PYTHON) requirements/environment.py .venv-tools tools

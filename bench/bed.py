@@ -208,7 +208,10 @@ def resident_kib(pid: int) -> dict[str, int]:
 
 
 def result_of(directory: Path, settings: Settings, **found: Any) -> dict[str, Any]:
-    """Return a result: when, on what, with which settings, and what was found."""
+    """Return a result: when, on what, with which settings, and what was found.
+
+    Called before anything is measured where the load of that moment is to be told.
+    """
     return {
         "format": 2,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

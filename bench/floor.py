@@ -167,6 +167,7 @@ def main(given: Sequence[str] | None = None) -> int:
     settings = Settings(asked.seconds, min(0.4, asked.seconds), asked.rounds, *processors(), False)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as name:
         directory = Path(name)
+        about = result_of(directory, settings)
         alone, servers = parts(directory, asked.count), served(directory / "served", settings)
         try:
             round_trip: float | None = round(postgres_loop(asked.count), 1)
@@ -182,7 +183,7 @@ def main(given: Sequence[str] | None = None) -> int:
             "system_calls": system_calls(directory / "traced", settings),
             "targets": concluded(alone, servers, round_trip),
         }
-        result = result_of(directory, settings, floor=found, not_compared=missed)
+        result = about | {"floor": found, "not_compared": missed}
     store(result, asked.output)
     print(show(result))
     return 0

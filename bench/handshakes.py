@@ -85,8 +85,9 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(given)
     settings = Settings(asked.seconds, 0.3, asked.rounds, *processors(), asked.shared)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as name:
+        about = result_of(Path(name), settings)
         runs = measure(Path(name) / "stand", settings, asked.pause)
-        result = result_of(Path(name), settings, handshakes=summarised(runs), runs=runs)
+        result = about | {"handshakes": summarised(runs), "runs": runs}
     store(result, asked.output)
     print(show(result))
     return 0

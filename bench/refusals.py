@@ -199,11 +199,11 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(given)
     settings = Settings(asked.seconds, 0.2, asked.rounds, *processors(), asked.shared)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as name:
+        about = result_of(Path(name), settings)
         runs = measure(Path(name), settings)
         served = {each: spread([run["cpu_us"] for run in runs if run["server"] == each], 1) for each in SERVED}
-        result = result_of(
-            Path(name), settings, served=served, refusals=judged(runs), not_measured=NOT_MEASURED, runs=runs
-        )
+        found = {"served": served, "refusals": judged(runs), "not_measured": NOT_MEASURED, "runs": runs}
+        result = about | found
     store(result, asked.output)
     print(show(result))
     return 0 if all(one["held"] for one in result["refusals"]) else 1

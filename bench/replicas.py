@@ -115,8 +115,9 @@ def main(given: Sequence[str] | None = None) -> int:
     before, tempfile.tempdir = tempfile.tempdir, asked.directory
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as name:
+            about = result_of(Path(name), settings)
             runs = measure(Path(name), settings)
-            result = result_of(Path(name), settings, replicas=summarised(runs), runs=runs)
+            result = about | {"replicas": summarised(runs), "runs": runs}
     except CannotRun as why:
         print(f"bench: nothing was measured: {why}", file=sys.stderr)
         return 69

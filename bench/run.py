@@ -125,12 +125,13 @@ def main(given: Sequence[str] | None = None) -> int:
         if in_memory(directory):
             print("bench: the store must be on a disk; name a directory on one with --directory", file=sys.stderr)
             return 64
+        about = result_of(directory, settings)
         before, tempfile.tempdir = tempfile.tempdir, asked.directory
         try:
             found = measured(chosen(FULL if asked.full else SHORT, asked.only), directory, settings)
         finally:
             tempfile.tempdir = before
-        result = result_of(directory, settings, **found)
+        result = about | found
     store(result, asked.output or RESULTS / ("full.json" if asked.full else "short.json"))
     print(show(result))
     return 0

@@ -108,11 +108,12 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(given)
     settings = Settings(asked.seconds, min(0.5, asked.seconds), 1, *processors(), True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as name:
+        about = result_of(Path(name), settings)
         cases = []
         for number, workload in enumerate(CASES):
             (Path(name) / str(number)).mkdir()
             cases.append(measure(workload, Path(name) / str(number), settings))
-        result = result_of(Path(name), settings, every_ms=EVERY_MS, cases=cases)
+        result = about | {"every_ms": EVERY_MS, "cases": cases}
     store(result, asked.output)
     print(show(result))
     return 0

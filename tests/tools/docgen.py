@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from bench.tables import TABLES
 from provider import limits
 from provider.outcomes import Close, Code, Reason
 from sidecar.variables import VARIABLES, Group, Only, Variable
@@ -171,6 +172,12 @@ def _codes(names: Iterable[str]) -> str:
     return "<br>".join(f"`{name}`" for name in names)
 
 
+def figures(name: str) -> str:
+    """A table of the benchmarks, out of their results."""
+    found = TABLES[name]()
+    return found if isinstance(found, str) else table(*found)
+
+
 GENERATED: Final[dict[str, Callable[[], str]]] = {
     "outcomes": outcomes,
     "problems": problems,
@@ -180,6 +187,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "proofs": proofs,
     **{f"failures {section.value}": partial(failures, section) for section in Section},
     **{f"variables {group.name.lower()}": partial(variables, group) for group in Group},
+    **{name: partial(figures, name) for name in TABLES},
 }
 """Every table by the name in its mark."""
 
@@ -196,7 +204,7 @@ def marks(text: str) -> list[str]:
 
 def documents() -> list[Path]:
     """Every document that may hold a table."""
-    return sorted((ROOT / "docs").rglob("*.md"))
+    return sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")])
 
 
 def main() -> int:
