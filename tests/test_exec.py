@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sidecar.__main__ import main
-from tests.kit.commands import report, run_exec, without_mounts
+from tests.kit.commands import exec_argv, report, run_exec, without_mounts
 from tests.kit.memscan import ROOT
 from tests.kit.scripted import Step, ok, refusal
 from tests.kit.side import BUNDLE, GIVEN, TOKEN, Side
@@ -106,6 +106,27 @@ def test_own_variables_pass(tmp_path: Path) -> None:
             env={**os.environ, "SECRET_0": "stale", "KEPT": "kept"},
         )
     assert done.stdout.splitlines() == ["value-0 kept -- a b", str(ROOT), "1"]
+
+
+def test_nobody_looks_in_while_exec_holds_values(tmp_path: Path) -> None:
+    """When `exec` has values its process is not dumpable: no core file, and no other process of this user reads it."""
+    side = Side.make(tmp_path)
+    program = (
+        "import ctypes, sys\n"
+        "from sidecar.__main__ import main\n"
+        "from sidecar.cli import exec as command\n"
+        "def told(*_):\n"
+        "    print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
+        "    return 0\n"
+        "command._run = told\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    with side.serving() as (server, _):
+        argv = [*exec_argv(side.files, server.port)[3:], "true"]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 # --- nothing is run that may not be --------------------------------------------------------------------------------

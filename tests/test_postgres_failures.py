@@ -217,6 +217,7 @@ async def test_a_role_out_of_connections(server: Postgres, database: Database) -
         try:
             results = await gather(*(newest(bed) for _ in range(6)))
             assert set(results) <= {None, CREDENTIAL}
+            assert bed.store.stats.pool.open_failures > 0
             assert await all_three(bed) == [None, None, None]
         finally:
             database.psql("ALTER ROLE ql3_secret_sidecar CONNECTION LIMIT -1")

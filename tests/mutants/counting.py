@@ -26,6 +26,8 @@ COUNTING: Final = (
            named("postgres_failures", "an_acknowledgement_that_is_lost_is_counted")),
     Mutant("P42", "sidecar/stores/postgres_pool.py", "self._stats.broken += 1", "pass",
            named("postgres_failures", "a_paused_server_holds_nobody")),
+    Mutant("P42", "sidecar/stores/postgres_pool.py", "self._stats.open_failures += 1", "pass",
+           named("postgres_failures", "a_role_out_of_connections")),
     Mutant("P42", "sidecar/events.py", "self._overflowed += 1", "pass",
            named("events", "a_stalled_reader_stalls_nobody")),
     Mutant("P42", "sidecar/reload.py", "holder.watch_failures += 1", "pass",

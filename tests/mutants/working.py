@@ -78,6 +78,8 @@ WORKING: Final = (
            named("inject", "env_strings")),
     Mutant("P39", "sidecar/cli/exec.py", "injection.forked()", "pass", named("exec_residue", "exec_leaves_nothing")),
     Mutant("P39", _STAGE, "if os.read(gate, 1) == _GO:", "if True:", named("exec_residue", "exec_leaves_nothing")),
+    Mutant("P39", "sidecar/cli/exec.py", "ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)", "pass",
+           named("exec", "nobody_looks_in_while_exec_holds_values")),
     Mutant("P39", _FD, "fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)", "pass",
            named("exec", "fd_is_the_default")),
     Mutant("P39", _FD, "os.fchmod(descriptor, 0o400)", "pass", named("exec", "fd_is_the_default")),
