@@ -62,6 +62,26 @@ def test_the_named_test_exists(test: str) -> None:
     assert any(name.partition("[")[0] in functions_of(one) for one in (file, *suites))
 
 
+@cache
+def root_tests_of(file: str) -> set[str]:
+    """The names of the functions in a file that are marked root, by themselves or by their file."""
+    tree = ast.parse(source(file))
+    of_file = any("pytestmark = pytest.mark.root" in ast.unparse(node) for node in tree.body)
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if of_file or any("mark.root" in ast.unparse(mark) for mark in node.decorator_list)
+    }
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=row_id)
+def test_a_row_says_whether_its_test_needs_root(mutant: Mutant) -> None:
+    """A row is left out for an ordinary user exactly where its test would be skipped, which proves nothing."""
+    file, *_, name = mutant.test.split("::")
+    assert mutant.root is (name.partition("[")[0] in root_tests_of(file))
+
+
 def test_no_row_stands_twice() -> None:
     """Two rows never make the same change under the same test."""
     assert len(set(MUTANTS)) == len(MUTANTS)
