@@ -5,6 +5,7 @@ which does not depend on how many share the processors. Throughput on one machin
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def family_time(pid: int) -> float:
     """Return the processor time of a process, its living descendants, and those that it has waited for."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    waited_for = (int(fields[13]) + int(fields[14])) / 100
+    waited_for = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
     return processor_time(pid)[0] + waited_for + sum(family_time(int(child)) for child in children)
 
 

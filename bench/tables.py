@@ -274,11 +274,16 @@ def starts() -> Table:
 def deploy() -> Table:
     """The deployer's tools at size."""
     rows = [
-        (name, f"{found['seconds']:.2f}", f"{found['peak_mib']:.0f}")
+        (
+            name,
+            f"{found['seconds']:.2f}",
+            f"{found['processor_s']:.2f}" if "processor_s" in found else "-",
+            f"{found['peak_mib']:.0f}",
+        )
         for name, found in result("deploy")["results"].items()
         if "peak_mib" in found
     ]
-    return ("what", "seconds", "peak MiB"), rows
+    return ("what", "seconds", "of them on a processor", "peak MiB"), rows
 
 
 def readers() -> Table:

@@ -73,7 +73,10 @@ def test_stored_results_have_their_shape(name: str) -> None:
     assert [one["name"] for one in found["workloads"]] == [workload.name for workload in RESULTS[name]]
     for one in found["workloads"]:
         assert len(one["runs"]) in (2 * found["settings"]["rounds"], 3 * found["settings"]["rounds"])
-        assert one["ratio"]["low"] <= one["ratio"]["median"] <= one["ratio"]["high"]
+        if one["ratio"] is None:
+            assert one["target"] is None, f"{one['name']}: no round counts, so its target is not measured"
+        else:
+            assert one["ratio"]["low"] <= one["ratio"]["median"] <= one["ratio"]["high"]
 
 
 def test_each_workload_differs_from_the_base_in_one_dimension() -> None:
@@ -119,7 +122,7 @@ def test_a_machine_without_nginx_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
         assert worker is None
 
 
-HARD = ("64 refs of 256 B, root on tmpfs", "receipts on", "rotation every 10 ms", "value of 16384 B")
+HARD = ("64 refs of 256 B, root on tmpfs", "receipts on", "rotation every 10 ms")
 
 
 @pytest.mark.parametrize("name", HARD)
