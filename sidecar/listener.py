@@ -15,7 +15,7 @@ from sidecar.connection import Connection
 from sidecar.head import exceeded
 from sidecar.identity import Identity
 from sidecar.metrics import Metrics
-from sidecar.tlswire import read_little
+from sidecar.tlswire import read_little, tell_refusals
 
 _SWEEP_S: Final = 0.05
 _BACKLOG: Final = 512
@@ -97,6 +97,7 @@ class Listener:
     def start(self, sockets: list[socket.socket]) -> None:
         """Begin to accept on bound sockets, and to sweep."""
         read_little()
+        tell_refusals()
         self._sockets = sockets
         self._accepting = [self._loop.create_task(self._accept(listening)) for listening in sockets]
         self._sweeping = self._loop.create_task(self._sweep())

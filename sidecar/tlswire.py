@@ -14,6 +14,7 @@ from typing import Final, cast
 
 READ_BYTES: Final = 32 << 10
 """Most ciphertext read at once, and the buffer for it that each connection has: two records of TLS, twice a head."""
+_end: Final = asyncio.sslproto.SSLProtocol._on_handshake_complete
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -24,6 +25,21 @@ def read_little() -> None:
     kernel for each read, however little comes.
     """
     asyncio.sslproto.SSLProtocol.max_size = READ_BYTES
+
+
+def tell_refusals() -> None:
+    """Have every TLS transport made from now on send the alert with which its handshake fails.
+
+    asyncio closes the socket while the alert is still in its memory, and a client whose certificate is refused cannot
+    tell that from a server that is not there.
+    """
+    asyncio.sslproto.SSLProtocol._on_handshake_complete = _ended  # type: ignore[method-assign]
+
+
+def _ended(self: asyncio.sslproto.SSLProtocol, handshake_exc: BaseException | None) -> None:
+    if handshake_exc is not None:
+        self._process_outgoing()  # type: ignore[attr-defined]
+    _end(self, handshake_exc)
 
 
 def untaken(transport: asyncio.Transport) -> int:

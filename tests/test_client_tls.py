@@ -3,6 +3,8 @@
 import datetime
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,6 +60,18 @@ def test_an_expired_client_certificate(tmp_path: Path) -> None:
         error = side.error(client)
     assert isinstance(error, TlsFailed)
     assert error.cause is Tls.CLIENT_REFUSED
+
+
+def test_a_sidecar_that_refuses_the_certificate_is_understood(tmp_path: Path) -> None:
+    """A real sidecar says that it refuses the client's certificate, and `fetch` ends with 76 instead of trying on."""
+    side = Side.make(tmp_path / "worker")
+    side.files.identify(pki().stranger)
+    with make_stand(tmp_path / "stand") as stand:
+        stand.start()
+        command = [sys.executable, "-m", "sidecar", "fetch", *side.files.arguments(stand.port), "--timeout", "20s"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 76
+    assert Tls.CLIENT_REFUSED.value in done.stderr
 
 
 def test_an_older_tls_is_not_spoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

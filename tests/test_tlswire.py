@@ -1,8 +1,12 @@
 """What lies beneath a TLS transport: bytes on their way, sockets that are lost, held back or reset."""
 
 import asyncio
+import ssl
 from pathlib import Path
 
+import pytest
+
+from provider.outcomes import Close
 from sidecar import tlswire
 from tests.kit import valid
 from tests.kit.edge import Client, edge, request
@@ -93,3 +97,18 @@ async def test_a_connection_has_a_small_buffer(tmp_path: Path) -> None:
         held = running.connection.transport._ssl_protocol._ssl_buffer  # type: ignore[attr-defined]
         assert len(held) == tlswire.READ_BYTES
         assert (await client.ask(request(valid.body() + b" " * tlswire.READ_BYTES))).status == 200
+
+
+async def test_a_client_that_is_refused_is_told(tmp_path: Path) -> None:
+    """The alert with which a handshake fails reaches the client, which would otherwise see a closed connection."""
+    async with edge(tmp_path) as running:
+        for pair, said in ((running.pki.stranger, "UNKNOWN_CA"), (running.pki.server, "UNSUPPORTED_CERTIFICATE")):
+            context = running.pki.client_context(pair, tmp_path)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", running.port, ssl=context, server_hostname="localhost"
+            )
+            async with asyncio.timeout(20):
+                with pytest.raises(ssl.SSLError, match=f"ALERT_{said}"):
+                    await reader.read(1)
+            writer.transport.abort()
+        await running.until(lambda: running.metrics.closes[Close.HANDSHAKE_FAILED] == 2)
