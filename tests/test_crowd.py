@@ -51,36 +51,50 @@ class Good:
         chance = random.Random(number)
         data = self.stand.request(token=self.tokens[number % len(self.tokens)])
         while time.monotonic() < end:
-            sock = socket.socket()
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.bind((f"127.0.9.{number % 8 + 1}", 0))
-            sock.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.stand.port))
-            context = self.stand.pki.client_context(self.stand.pki.client, self.stand.directory)
-            reader, writer = await asyncio.open_connection(
-                sock=sock, ssl=context, server_hostname="localhost", ssl_shutdown_timeout=1
-            )
             try:
-                while time.monotonic() < end:
-                    began = time.monotonic()
-                    writer.write(data)
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    length = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
-                    answer, _ = parse_answer(head + await reader.readexactly(length))
-                    self.seconds.append(time.monotonic() - began)
-                    if answer.status != 200:
-                        self.other[answer.code] += 1
-                    if answer.header("connection") == "close":
-                        break
+                reader, writer = await self._connect(f"127.0.9.{number % 8 + 1}")
+            except OSError as error:
+                self.other[f"{type(error).__name__} while connecting"] += 1
+                continue
+            try:
+                # A pace, no wait for anything.
+                while time.monotonic() < end and await self._ask(reader, writer, data):  # noqa: ASYNC110
                     await asyncio.sleep(PAUSE_S * chance.uniform(0.67, 1.33))
             except (OSError, EOFError) as error:
                 self.other[type(error).__name__] += 1
             finally:
                 writer.transport.abort()
 
+    async def _connect(self, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        sock = socket.socket()
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.bind((source, 0))
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.stand.port))
+        context = self.stand.pki.client_context(self.stand.pki.client, self.stand.directory)
+        return await asyncio.open_connection(
+            sock=sock, ssl=context, server_hostname="localhost", ssl_shutdown_timeout=1
+        )
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bool:
+        """Ask once; tell whether the connection goes on."""
+        began = time.monotonic()
+        writer.write(data)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
+        answer, _ = parse_answer(head + await reader.readexactly(length))
+        self.seconds.append(time.monotonic() - began)
+        if answer.status != 200:
+            self.other[answer.code] += 1
+        return answer.header("connection") is None
+
     def percentile(self, share: float) -> float:
         """Return the time within which this share of the requests was answered."""
         return sorted(self.seconds)[int(share * (len(self.seconds) - 1))]
+
+    def __str__(self) -> str:
+        shares = (0.5, 0.99, 0.999, 1.0)
+        return " ".join(f"p{100 * share:g} {self.percentile(share) * 1000:.1f}" for share in shares)
 
 
 @contextmanager
@@ -130,17 +144,18 @@ async def test_five_hundred_of_a_kind_hold_up_nobody(kind: str, tmp_path: Path) 
     """Five hundred slow clients of a kind, from sixteen addresses: 32 good ones are served, p99 under 50 ms (issue 4).
 
     They gather over some seconds and come again as they are cut off; a volley of fresh handshakes is listed as not
-    bounded. Only on a machine that does nothing else does the figure say anything.
+    bounded. A machine on which the good ones alone take half of that is too busy to tell.
     """
     with serving(tmp_path) as (stand, tokens):
-        good = Good(stand, tokens[len(KINDS) :])
+        alone, beside = Good(stand, tokens[len(KINDS) :]), Good(stand, tokens[len(KINDS) :])
+        await alone.ask_for(32, 4.0)
+        if alone.percentile(0.99) > P99_S / 2:
+            pytest.skip(f"too busy a machine: without a crowd p99 is {alone.percentile(0.99) * 1000:.0f} ms")
         with Crowd(stand, tokens[:1], **{kind: 500}):
-            await good.ask_for(32, 15.0)
+            await beside.ask_for(32, 15.0)
             held = stand.metric("connections") + stand.metric("handshaking_connections")
-        shown = {name: round(good.percentile(share) * 1000, 1) for name, share in
-                 (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))}  # fmt: skip
-        print(f"500 slow clients ({kind}), {held:.0f} connections held: {len(good.seconds)} requests, ms {shown}")
-        assert not good.other
-        assert len(good.seconds) > 1000
+        print(f"500 slow clients ({kind}), {held:.0f} connections held; ms alone {alone}, beside them {beside}")
+        assert not alone.other + beside.other
+        assert len(beside.seconds) > 1000
         assert stand.metric(CUT[kind]) > 0
-        assert good.percentile(0.99) < P99_S, shown
+        assert beside.percentile(0.99) < P99_S, str(beside)
