@@ -22,8 +22,8 @@ from bench.report import spread
 from bench.workloads import BASE, FILES_TARGET, FRESH, POSTGRES, SMALL_FILES
 from sidecar.devpostgres import CannotRun
 
-ROUND_TRIPS: Final = 5
-"""Of a delivery on PostgreSQL: credential; audit row; BEGIN with lock; read; COMMIT."""
+ROUND_TRIPS: Final = 4
+"""Of a delivery on PostgreSQL: credential; audit row; BEGIN, lock and read; COMMIT."""
 COUNTED: Final = (200, 400)
 """Deliveries of the two traced runs: their difference leaves the start out."""
 SERVERS: Final = {"bare": "bench.bare", "TLS alone": "bench.tls_floor"}

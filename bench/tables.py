@@ -237,10 +237,12 @@ def postgres() -> Table:
     """Ratios for each pool."""
     rows = [
         (one["name"], f"{one['target']:.2f}", middle(one["cpu_us"]["product"]), middle(one["cpu_us"]["bare"]),
-         ranged(one["ratio"]))
+         ranged(one["ratio"]), middle(one["per_second"]["product"]), f"{one['half_load']['asked_per_second']:,.0f}",
+         f"{one['half_load']['p50_ms']:.1f}", f"{one['half_load']['p99_ms']:.1f}")
         for one in result("postgres")["workloads"]
     ]  # fmt: skip
-    return ("workload", "target", "product us", "bare us", "ratio (low to high)"), rows
+    head = ("workload", "target", "product us", "bare us", "ratio (low to high)")
+    return (*head, "a second at most", "half of that", "its p50 ms", "its p99 ms"), rows
 
 
 def round_trips() -> Table:

@@ -89,7 +89,7 @@ def test_the_floor_follows_from_its_parts() -> None:
     assert found["SQLite, kept alive"]["floor_us"] == 90.0
     assert found["SQLite, kept alive"]["best"] == 1.111
     assert found["SQLite, kept alive"]["possible"] is True
-    assert found["PostgreSQL, kept alive"]["floor_us"] == 40 + 15 + 150
+    assert found["PostgreSQL, kept alive"]["floor_us"] == 40 + 15 + floor.ROUND_TRIPS * 30
     assert found["files a second a core, 64 refs of 256 B"]["floor_us"] == round(9 + (40 + 40) / 64, 2)
     beyond = floor.concluded(PARTS, servers(20.0, 40.0), None)
     assert [one["possible"] for one in beyond if one["name"] == "SQLite, kept alive"] == [False]
