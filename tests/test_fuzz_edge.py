@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import os
 import re
+import socket
 import termios
 from array import array
 from collections.abc import Coroutine, Iterator
@@ -143,11 +144,14 @@ def is_settled(connection: Connection, client: Client) -> bool:
     """Tell whether all was read that was sent, and nothing more happens unless the peer sends or leaves."""
     if connection.phase in (Phase.DISCARD, Phase.CLOSING, Phase.CLOSED):
         return connection.task.done()
+    ours = connection.transport.get_extra_info("socket")
+    # The kernel may wait 40 ms before it says that bytes have arrived, unless it is asked to say so.
+    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     waiter = connection._waiter if connection.phase is Phase.HEAD else connection._body_waiter
     if waiter is None or waiter.done() or untaken(cast("asyncio.Transport", client.writer.transport)):
         return False
     unread = array("i", [0])
-    fcntl.ioctl(connection.transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
+    fcntl.ioctl(ours.fileno(), termios.FIONREAD, unread)
     return unread[0] == 0
 
 

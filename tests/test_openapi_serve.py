@@ -44,7 +44,7 @@ POSITIVE, NEGATIVE = schemathesis.GenerationMode.POSITIVE, schemathesis.Generati
 PHASES: Final = (Phase.explicit, Phase.reuse, Phase.generate)
 """A failure is shown as it was found: to make it small costs minutes."""
 EXAMPLES: Final = 20
-LONG: Final = 400
+LONG: Final = 250
 
 
 @dataclass

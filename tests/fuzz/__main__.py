@@ -48,7 +48,14 @@ def fuzz(name: str, seconds: int, directory: Path) -> Result:
     command += ["-print_final_stats=1"]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=seconds + GRACE_S, check=False
+            command,
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(directory)},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds + GRACE_S,
+            check=False,
         )
         output, errors, failed = done.stdout, done.stderr, done.returncode != 0
     except subprocess.TimeoutExpired as error:

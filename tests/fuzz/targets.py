@@ -267,16 +267,17 @@ def worker_offer(data: bytes) -> bool:
 
 
 @cache
-def manifest_file() -> str:
-    """Where a manifest is put to be read."""
-    return os.path.join(tempfile.mkdtemp(prefix="fuzz-"), "manifest.json")
+def folder() -> "tempfile.TemporaryDirectory[str]":
+    """Where a manifest is put to be read; it goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="fuzz-")
 
 
 def manifest(data: bytes) -> bool:
     """A manifest: either findings with a way to mend each, or sources of which none stands twice."""
-    with open(manifest_file(), "wb") as file:
+    path = os.path.join(folder().name, "manifest.json")
+    with open(path, "wb") as file:
         file.write(data)
-    sources, findings = read_manifest(manifest_file())
+    sources, findings = read_manifest(path)
     assert all(one.code and one.mend for one in findings)
     assert len({one.file_name for one in sources}) == len(sources)
     return not findings
