@@ -39,7 +39,10 @@ class Provider(SecretProvider, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StartFault:
-    """Why the process does not start: a code of a closed set, and words for whoever mends it."""
+    """Why the process does not start: a code of a closed set, and words for whoever mends it.
+
+    `wrong` has no full stop, `mend` is a whole sentence.
+    """
 
     code: str
     variable: str
@@ -181,10 +184,10 @@ def prepare_identity(config: Config, on_event: Callable[..., None], faults: list
     try:
         return IdentityHolder(files, on_event)
     except IdentityFault as fault:
-        faults.extend(
-            StartFault(found.fault.code, found.role.variable, found.fault.code.replace("_", " "), found.fault.mend)
-            for found in fault.faults
-        )
+        for found in fault.faults:
+            code, mend = found.fault.code, found.fault.mend
+            wrong = f"names a file that cannot be used: {code.replace('_', ' ')}"
+            faults.append(StartFault(code, found.role.variable, wrong, f"{mend[0].upper()}{mend[1:]}."))
         return None
 
 
@@ -200,4 +203,5 @@ async def prepare_store(config: Config, metrics: Metrics, hooks: StoreHooks, fau
 
 def _start_fault(config: Config, fault: Any) -> StartFault:
     """Tell a StoreFault, whose module is not imported here."""
-    return StartFault(f"store_{fault.kind.value}", _STORE_VARIABLES[config.authority], fault.wrong, fault.mend)
+    variable = _STORE_VARIABLES[config.authority]
+    return StartFault(f"store_{fault.kind.value}", variable, fault.wrong.rstrip("."), fault.mend)

@@ -57,6 +57,8 @@ async def serve(config: Config, events: Events) -> None:
     # First of all: as the first process of a container we would not even be killed by a signal that nobody handles.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end_for, None)
+    # `serve` has kept them until now.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     widen()
     metrics = Metrics()
     loop.set_exception_handler(lambda _, context: _unexpected(context, metrics))

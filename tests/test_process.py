@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import resource
 import signal
 import socket
@@ -159,7 +160,9 @@ def test_everything_that_stands_against_a_start_is_told_at_once(tmp_path: Path) 
     }
     for name in faults:
         assert f"secret-sidecar serve: {name}: " in ended.stderr
-    assert "Traceback" not in ended.stderr
+    # Each is a line of two sentences: what is wrong, and how it is mended.
+    for line in ended.stderr.splitlines():
+        assert re.fullmatch(r"secret-sidecar serve: \w+: [^.]+\. [A-Z].*[^.]\.", line), line
     assert [event["event"] for event in ended.events][-1] == "process_failed"
     assert ended.events[-1]["exitCode"] == 78
     assert not stand.world.path.exists()
@@ -205,6 +208,30 @@ def test_a_port_that_is_taken_is_a_failure(listener: str, tmp_path: Path) -> Non
     assert "in use" in ended.stderr
     assert [event["event"] for event in ended.events] == ["process_starting", "process_failed"]
     assert ended.events[-1]["exitCode"] == 1
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_before_the_serving_half_is_imported_is_not_lost(tmp_path: Path, number: str) -> None:
+    """A signal that comes before aiohttp is even imported waits, and ends the process in good order: 0."""
+    program = (
+        "import os, signal, sys, sidecar.cli.serve as command\n"
+        "from sidecar.__main__ import main\n"
+        "real = command.import_module\n"
+        "def early(name):\n"
+        f"    os.kill(os.getpid(), signal.{number})\n"
+        "    return real(name)\n"
+        "command.import_module = early\n"
+        "sys.exit(main(['serve']))\n"
+    )
+    stand = make_stand(tmp_path / "stand")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=stand.environment, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()][-2:] == [
+        "process_stopping",
+        "process_stopped",
+    ]
 
 
 def test_a_signal_while_starting_is_not_lost(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """`secret-sidecar serve`: the profile gate first, then configuration, then the process (contract 8 and 9)."""
 
 import argparse
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from sidecar.cli.common import Exit, Fault, lines
@@ -23,6 +26,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Serve until a signal. Nothing but the gate's two variables is read before the gate has opened."""
+    with _signals_wait():
+        return _run()
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Keep the signals that end us until the process handles them: it takes a moment to import what handles them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run() -> int:
     try:
         if gate() is Gate.DISABLED:
             events = Events("")
