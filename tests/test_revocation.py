@@ -136,8 +136,8 @@ class Asking:
             time.sleep(0.02)
 
 
-NOTHING: Final = {"EOFError", "ConnectionResetError", "BrokenPipeError", "SSLEOFError"}
-"""What a client sees that is refused at the handshake: a connection that ends."""
+NOTHING: Final = {"SSLError", "SSLEOFError", "EOFError", "ConnectionResetError", "BrokenPipeError"}
+"""What a client sees that is refused at the handshake: an alert, unless a reset overtakes it."""
 WAYS: Final = (Asking.kept, Asking.fresh, Asking.resumed)
 
 
@@ -145,6 +145,8 @@ WAYS: Final = (Asking.kept, Asking.fresh, Asking.resumed)
 def asking(stand: Stand, pair: Pair) -> Iterator[list[Asking]]:
     """Let a worker ask in every way at once, each well begun."""
     ended = threading.Event()
+    # Its file is written once and not by several threads.
+    stand.pki.client_context(pair, stand.directory)
     workers = [Asking(stand, pair) for _ in WAYS]
     threads = [
         threading.Thread(target=worker.run, args=(way, ended)) for worker, way in zip(workers, WAYS, strict=True)
