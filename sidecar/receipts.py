@@ -1,7 +1,7 @@
 """Reading receipts: whose value is the one that is mounted now (contract 6, step 8).
 
 A mark shows equality only. A mark that equals none is another value, or was made under a pepper that is gone: which of
-the two is claimed only where it is certain.
+the two its row's id tells.
 """
 
 import hmac
@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from provider.limits import BUNDLE_BYTES
+from provider.receipts import is_made_under
 from sidecar.publish.sources import BadValue, Inputs, Source
 from sidecar.publish.target import DATA
 from sidecar.stores.control_db import Value
 
-COLUMNS: Final = "kind, worker_id, file_name, mark, attempt_id, credential_id, credential_version, occurred_at_ms"
+COLUMNS: Final = (
+    "receipt_id, kind, worker_id, file_name, mark, attempt_id, credential_id, credential_version, occurred_at_ms"
+)
 NOW, BEFORE, UNKNOWN = "now", "before", "unknown"
 _RANK: Final = (NOW, BEFORE, UNKNOWN)
 
@@ -24,6 +27,7 @@ _RANK: Final = (NOW, BEFORE, UNKNOWN)
 class Receipt:
     """One row, in the order of COLUMNS."""
 
+    receipt_id: str
     kind: str
     worker_id: str
     file_name: str
@@ -48,34 +52,27 @@ class Receipt:
 
 
 class Marks:
-    """The marks of the values that are at hand, under each key; each value is read once, into wipeable memory."""
+    """The marks of the values that are mounted, under each key; each value is read once, into wipeable memory."""
 
-    def __init__(self, keys: Sequence[bytes], root: str | None, before: str | None) -> None:
-        """Take the keys of the peppers, the root that is mounted, and a directory of earlier values."""
+    def __init__(self, keys: Sequence[bytes], root: str | None) -> None:
+        """Take the keys of the peppers, and the root that is mounted; None: nothing is."""
         self._keys = tuple(keys)
         self._root = root
-        self._before = before
-        self._known: dict[tuple[str | None, str], frozenset[str]] = {}
+        self._known: dict[str, frozenset[str]] = {}
 
-    def values(self, receipts: Sequence[Receipt]) -> list[str]:
-        """Return for each receipt whether its value is the one mounted `now`, one from `before`, or `unknown`."""
-        verified = {_delivery(one) for one in receipts if one.mark in self._of(self._root, one.file_name)}
-        return [self._value(one, verified) for one in receipts]
-
-    def _value(self, one: Receipt, verified: set[tuple[Value, ...]]) -> str:
-        now = self._of(self._root, one.file_name)
+    def value(self, one: Receipt) -> str:
+        """Return whether a receipt's value is the one mounted `now`, one from `before`, or `unknown`."""
+        now = self._now(one.file_name)
         if one.mark in now:
             return NOW
-        if one.mark in self._of(self._before, one.file_name):
-            return BEFORE
-        # One delivery draws all its marks under one pepper: where another of them is known, so is the pepper.
-        return BEFORE if now and _delivery(one) in verified else UNKNOWN
+        # Under a pepper that is gone the value that is mounted would have another mark, too.
+        known = any(is_made_under(key, one.receipt_id) for key in self._keys)
+        return BEFORE if now and known else UNKNOWN
 
-    def _of(self, folder: str | None, file_name: str) -> frozenset[str]:
-        place = (folder, file_name)
-        if place not in self._known:
-            self._known[place] = frozenset() if folder is None else self._drawn(folder, file_name)
-        return self._known[place]
+    def _now(self, file_name: str) -> frozenset[str]:
+        if file_name not in self._known:
+            self._known[file_name] = frozenset() if self._root is None else self._drawn(self._root, file_name)
+        return self._known[file_name]
 
     def _drawn(self, folder: str, file_name: str) -> frozenset[str]:
         inside = f"{folder}/{DATA}" if os.path.islink(f"{folder}/{DATA}") else folder
@@ -92,11 +89,6 @@ def mark(key: bytes, file_name: str, value: memoryview) -> str:
     drawn = hmac.new(key, file_name.encode("ascii") + b"\0", "sha256")
     drawn.update(value)
     return drawn.hexdigest()
-
-
-def _delivery(one: Receipt) -> tuple[Value, ...]:
-    """Return what the receipts of one delivery have in common: one transaction wrote them, at one time."""
-    return one.kind, one.attempt_id, one.worker_id, one.at_ms
 
 
 def holders(receipts: Iterable[tuple[Receipt, str]]) -> list[dict[str, str]]:

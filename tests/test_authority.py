@@ -448,7 +448,7 @@ async def test_commit_gives_a_permit_and_ends_the_hold() -> None:
     """A confirmed COMMIT makes the permit, with the receipts written, and the authority is dead."""
     hold = Hold()
     authority = verify(valid.principal(), valid.SESSION, valid.command(), hold)
-    given = (Receipt("name", "mark"),)
+    given = (Receipt("name", "mark", ("1", "2")),)
     permit = await commit(hold, authority, given)
     assert hold.committed == [given]
     assert not hold.tenure.open

@@ -2,13 +2,16 @@
 
 import hashlib
 import hmac
+import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from provider.credential import Pepper
 from provider.material import Batch, Slot
 from provider.memory import BufferPool
-from provider.receipts import Receipt, draw
+from provider.receipts import Receipt, draw, identify, is_made_under
 from provider.refs import SecretRef
 from tests.kit import valid
 
@@ -30,7 +33,7 @@ def test_mark_is_the_contracts() -> None:
     key = hmac.new(bytes(range(32)), b"secret-sidecar-receipt-v1", hashlib.sha256).digest()
     name = hashlib.sha256(valid.TOKEN.text.encode()).hexdigest()
     expected = hmac.new(key, name.encode() + b"\0" + b"value", hashlib.sha256).hexdigest()
-    assert drawn({valid.TOKEN: b"value"}) == (Receipt(name, expected),)
+    assert drawn({valid.TOKEN: b"value"}) == (Receipt(name, expected, ("", "")),)
 
 
 def test_one_receipt_for_each_value_in_order() -> None:
@@ -65,3 +68,21 @@ def test_an_unfilled_slot_has_no_receipt() -> None:
     """A value that was never read cannot be receipted."""
     with Batch(BufferPool(), [Slot(valid.TOKEN, 5)]) as batch, pytest.raises(ValueError, match="no value"):
         draw(KEY, batch)
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
+def test_an_id_tells_the_key_and_nothing_else(key: bytes, other: bytes) -> None:
+    """An id is a UUIDv4 that only the key it was made under takes for its own; no two are alike."""
+    ids = [identify(key) for _ in range(3)]
+    assert len(set(ids)) == 3
+    for one in ids:
+        assert str(uuid.UUID(one)) == one and uuid.UUID(one).version == 4
+        assert uuid.UUID(one).variant == uuid.RFC_4122
+        assert is_made_under(key, one) and is_made_under(other, one) == (key == other)
+    assert not is_made_under(key, str(uuid.uuid4())) and not is_made_under(key, "")
+
+
+def test_each_row_of_a_receipt_has_an_id_of_its_own() -> None:
+    """`released` and `delivered` of every value: as many ids, all made under the key of the marks."""
+    ids = [one for receipt in drawn({valid.KEY: b"1", valid.TOKEN: b"2"}) for one in receipt.ids]
+    assert len(set(ids)) == 4 and all(is_made_under(KEY, one) for one in ids)

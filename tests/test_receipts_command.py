@@ -1,11 +1,11 @@
 """`secret-sidecar receipts`: who has the value that is mounted now, told by marks alone, on both stores."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provider.credential import Pepper
+from provider.receipts import identify
 from provider.refs import SecretRef
 from sidecar.__main__ import main
 from sidecar.publish import How, Inputs, Source, publish
@@ -53,7 +53,7 @@ def held(summary: dict[str, Any], ref: SecretRef = REF) -> dict[str, str]:
 
 @pytest.mark.parametrize("layout", ["flat", "linked"])
 def test_who_has_what_is_mounted_now(shelf: Shelf, layout: str) -> None:
-    """`now` under either pepper; `unknown`, and never another value, for a mark made under neither."""
+    """`now` and `before` under either pepper; `unknown`, and never another value, for a mark made under neither."""
     shelf.file(REF, NOW)
     if layout == "linked":
         source = Source(REF.file_name, "", str(shelf.root / REF.file_name), ref=REF)
@@ -62,30 +62,20 @@ def test_who_has_what_is_mounted_now(shelf: Shelf, layout: str) -> None:
     shelf.receipt(REF, "delivered", drawn(OLD), worker_id="turned", occurred_at_ms=1)
     shelf.receipt(REF, "delivered", drawn(NOW), worker_id="turned", occurred_at_ms=2)
     shelf.receipt(REF, "delivered", drawn(NOW, Pepper.parse(PREVIOUS_TEXT)), worker_id="previous", occurred_at_ms=3)
-    shelf.receipt(REF, "delivered", drawn(NOW, GONE), worker_id="gone", occurred_at_ms=4)
-    assert held(shown(shelf)) == {"turned": "now", "previous": "now", "gone": "unknown"}
-
-
-def test_another_value_where_it_is_certain(shelf: Shelf) -> None:
-    """Another secret of the same delivery that is the mounted one proves the pepper: then it is `before`."""
-    shelf.file(REF, NOW)
-    shelf.file(OTHER, NOW)
-    for worker, pepper in (("known", PRESENT), ("gone", GONE)):
-        for ref, value in ((REF, OLD), (OTHER, NOW)):
-            row = {"worker_id": worker, "attempt_id": f"attempt-{worker}", "occurred_at_ms": 7}
-            shelf.receipt(ref, "released", drawn(value, pepper, ref), **row)
-    assert held(shown(shelf)) == {"known": "before", "gone": "unknown"}
-
-
-def test_an_earlier_value_at_hand(shelf: Shelf, quick_path: Path) -> None:
-    """A mark that is the one of a value in `--before` is `before`."""
-    shelf.file(REF, NOW)
-    earlier = quick_path / "earlier"
-    earlier.mkdir()
-    (earlier / REF.file_name).write_bytes(OLD)
-    shelf.receipt(REF, "delivered", drawn(OLD), worker_id="w")
-    assert held(shown(shelf)) == {"w": "unknown"}
-    assert held(shown(shelf, "--before", str(earlier))) == {"w": "before"}
+    shelf.receipt(REF, "delivered", drawn(OLD), worker_id="late", occurred_at_ms=4)
+    for worker, pepper in (("late-previous", Pepper.parse(PREVIOUS_TEXT)), ("gone", GONE)):
+        row_id = identify(pepper.receipt_key())
+        shelf.receipt(REF, "delivered", drawn(OLD, pepper), worker_id=worker, occurred_at_ms=5, receipt_id=row_id)
+    same = identify(GONE.receipt_key())
+    shelf.receipt(REF, "delivered", drawn(NOW, GONE), worker_id="same", occurred_at_ms=6, receipt_id=same)
+    assert held(shown(shelf)) == {
+        "turned": "now",
+        "previous": "now",
+        "late": "before",
+        "late-previous": "before",
+        "gone": "unknown",
+        "same": "unknown",
+    }
 
 
 def test_without_root_or_pepper_nothing_is_claimed(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:

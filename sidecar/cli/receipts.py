@@ -32,9 +32,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--since", type=_since_ms, default=0, metavar="T", help="from then on: 7d, or 2026-11-30T12:00:00Z"
     )
     shown.add_argument("--root", metavar="ROOT", help="the mounted files to compare with (default: serve's variable)")
-    shown.add_argument(
-        "--before", metavar="DIR", help="a directory of earlier values, named by hash, to compare with too"
-    )
     shown.epilog = "example:\n  secret-sidecar receipts list --ref REF --root /srv/secrets --file store.db"
     prune = actions.add_parser("prune", help="delete old receipts, while the sidecar serves")
     prune.add_argument("--older-than", type=duration_ms, required=True, metavar="90d", help="age from which rows go")
@@ -46,8 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         (
             "now: the worker was given the value that is mounted; before: another value; unknown: nobody can tell.",
             "Marks are compared under the peppers that serve's variables name, the present and the previous one.",
-            "Another value is claimed only where that is certain: the mark is that of a value in --before, or another",
-            "secret of the same delivery is the one that is mounted, so that the pepper of the mark is known.",
+            "A mark made under neither is never taken for another value: the row's id tells which pepper it was.",
             "",
             "example:",
             "  secret-sidecar receipts list --since 7d --file store.db",
@@ -85,11 +81,11 @@ def _list(args: argparse.Namespace) -> int:
         statement = f"SELECT {COLUMNS} FROM {table} WHERE occurred_at_ms >= ? ORDER BY occurred_at_ms, receipt_id"  # noqa: S608 - of constants
         return await tx.fetch(statement, args.since)
 
-    rows = [Receipt(*map(str, row[:4]), *row[4:]) for row in in_transaction(args, step, write=False)]
-    values = _marks(args).values(rows)
+    rows = [Receipt(*map(str, row[:5]), *row[5:]) for row in in_transaction(args, step, write=False)]
+    marks = _marks(args)
     chosen = [
-        (one, value)
-        for one, value in zip(rows, values, strict=True)
+        (one, marks.value(one))
+        for one in rows
         if file_name in (None, one.file_name) and args.worker in (None, one.worker_id)
     ]
     workers = holders(chosen)
@@ -131,9 +127,9 @@ def _marks(args: argparse.Namespace) -> Marks:
     try:
         peppers = peppers_from_environment()
     except ConfigFaults:
-        return Marks((), None, None)
+        return Marks((), None)
     keys = [pepper.receipt_key() for pepper in (peppers.current, peppers.previous) if pepper is not None]
-    return Marks(keys, args.root or named(ROOT), args.before)
+    return Marks(keys, args.root or named(ROOT))
 
 
 def _prune(args: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ from provider.authority import Authority, Permit, Tenure
 from provider.outcomes import Reason, Refused
 from provider.receipts import Receipt
 from provider.snapshot import Attempt, Credential, Lease, Revision, Run, Session, Snapshot
-from sidecar.ids import uuid4
 from sidecar.stores import postgres_session
 from sidecar.stores.places import Places, Taken
 from sidecar.stores.postgres_pool import Pool
@@ -136,13 +135,14 @@ def _nothing() -> None:
 
 
 def receipt_rows(whose: Authority | Permit, receipts: tuple[Receipt, ...]) -> tuple[object, ...]:
-    """Return the values of RELEASE and ACKNOWLEDGE, with a fresh id for each row."""
+    """Return the values of RELEASE, which an authority makes, or of ACKNOWLEDGE, for which there is a permit."""
+    row = 0 if isinstance(whose, Authority) else 1
     return (
         whose.attempt_id,
         whose.worker_id,
         whose.credential_id,
         whose.credential_version,
-        [uuid4() for _ in receipts],
+        [receipt.ids[row] for receipt in receipts],
         [receipt.file_name for receipt in receipts],
         [receipt.mark for receipt in receipts],
     )

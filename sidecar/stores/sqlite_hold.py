@@ -11,7 +11,6 @@ from provider.authority import Authority, Permit, Tenure
 from provider.outcomes import Reason, Refused
 from provider.receipts import Receipt
 from provider.snapshot import Attempt, Credential, Lease, Revision, Run, Session, Snapshot
-from sidecar.ids import uuid4
 from sidecar.stores.places import Places, Taken
 from sidecar.stores.sqlite_lock import WriteLock, roll_back
 from sidecar.stores.sqlite_rows import Rows
@@ -161,4 +160,6 @@ def insert_receipts(
 ) -> None:
     """Insert one row for each receipt (contract 6, step 8) in the open transaction. Raises sqlite3.Error."""
     holder = (whose.attempt_id, whose.worker_id, whose.credential_id, whose.credential_version)
-    connection.executemany(RECEIPT, [(uuid4(), kind, *holder, item.file_name, item.mark, now_ms) for item in receipts])
+    row = ("released", "delivered").index(kind)
+    rows = [(item.ids[row], kind, *holder, item.file_name, item.mark, now_ms) for item in receipts]
+    connection.executemany(RECEIPT, rows)

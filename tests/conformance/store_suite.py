@@ -27,7 +27,7 @@ from tests.conformance.cases import (
 from tests.kit.world import CREDENTIAL_ID, WORKER_ID, facts
 
 COLUMNS = [(table, column) for table, row in facts(0, ()).items() for column in row]
-RECEIPTS = (Receipt("a" * 64, "1" * 64), Receipt("b" * 64, "2" * 64))
+RECEIPTS = (Receipt("a" * 64, "1" * 64, ("a1", "a2")), Receipt("b" * 64, "2" * 64, ("b1", "b2")))
 
 
 def deadline(seconds: float = 15) -> float:

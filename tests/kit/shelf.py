@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from provider.credential import Pepper
+from provider.receipts import identify
 from provider.refs import SecretRef
 from sidecar.__main__ import main
 from sidecar.stores import sqlite_make
 from tests.kit.folders import quick_path
 from tests.kit.projector import write_file
-from tests.kit.world import plan
+from tests.kit.world import PEPPER_TEXT, plan
 
 if TYPE_CHECKING:
     from tests.kit.postgres import Database
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Shelf", "quick_path", "shelf"]
 
 DAY_MS = 86_400_000
+KEY = Pepper.parse(PEPPER_TEXT).receipt_key()
 
 
 @dataclass
@@ -64,9 +67,9 @@ class Shelf:
         )
 
     def receipt(self, ref: SecretRef, kind: str, mark: str, **other: Any) -> None:
-        """Add a receipt row."""
+        """Add a receipt row, as one that was made under the present pepper."""
         row = {
-            "receipt_id": str(uuid.uuid4()),
+            "receipt_id": identify(KEY),
             "kind": kind,
             "attempt_id": "attempt-1",
             "worker_id": "worker-1",

@@ -101,7 +101,7 @@ PUBLISHING: Final = (
            "\" WHERE status IN ('pending', 'dispatching', 'running')\"",
            named("inventory", "live_is_what_is_not_known_to_be_over")),
     # --- who has what
-    Mutant("P36", _RECEIPTS, "return BEFORE if now and _delivery(one) in verified else UNKNOWN", "return BEFORE",
+    Mutant("P36", _RECEIPTS, "return BEFORE if now and known else UNKNOWN", "return BEFORE",
            named("receipts_command", "who_has_what_is_mounted_now")),
     Mutant("P36", _RECEIPTS, "return frozenset(mark(key, file_name, value) for key in self._keys)",
            "return frozenset(mark(key, file_name, value) for key in self._keys[:1])",
