@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.tables import named, result
+from bench.figures import named, result
 
 IMAGES: Final = Path(__file__).resolve().parents[1] / "docs" / "img"
 # Text stays text, so a file is small and can be searched; ids are hashed with a fixed salt instead of a random one.

@@ -4,40 +4,14 @@
 rows, or text as it stands.
 """
 
-import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from statistics import median
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-RESULTS: Final = Path(__file__).parent / "results"
-USED: Final = 0.6
-"""Share of a core that is planned for: the rest is for bursts, and for the replica that is down."""
+from bench import tables_beside
+from bench.figures import USED, Table, middle, named, ranged, result
+
 RATE: Final = 1000
 """Deliveries a second of the sizing table's examples."""
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-
-
-def result(name: str) -> Any:
-    """Return a results file."""
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def middle(figures: Any, digits: int = 0) -> str:
-    """Return a median as a text with thousands separated; a dash for nothing."""
-    return "-" if figures is None else f"{figures['median']:,.{digits}f}"
-
-
-def ranged(figures: Any, digits: int = 2) -> str:
-    """Return median, lowest and highest as a text."""
-    if figures is None:
-        return "-"
-    return f"{figures['median']:.{digits}f} ({figures['low']:.{digits}f} to {figures['high']:.{digits}f})"
-
-
-def named(results: Any, name: str) -> Any:
-    """Return a workload of a result by its name. Raises StopIteration."""
-    return next(one for one in results["workloads"] if one["name"] == name)
 
 
 def conditions(name: str) -> str:
@@ -72,6 +46,32 @@ def workloads(name: str) -> Table:
     ]
     head = ("workload", "target", "product us", "bare us", "nginx us", "bare / product", "nginx / product")
     return head, rows
+
+
+def findings() -> str:
+    """What each dimension adds to the base, in sentences."""
+    found = result("full")
+    us = {one["name"]: one["cpu_us"]["product"]["median"] for one in found["workloads"] if one["cpu_us"]["product"]}
+    base = us["1 ref, kept alive"]
+
+    def beside(name: str) -> str:
+        return f"{us[name]:,.0f} us, {us[name] / base:.2f} times the base" if name in us else "not measured"
+
+    rotated = named(found, "rotation every 10 ms")["runs"]
+    missed = sum(run["other"] for run in rotated if run["server"] == "product")
+    served = sum(run["requests"] for run in rotated if run["server"] == "product")
+    each = (us["64 refs, kept alive"] - base) / 63
+    return (
+        f"- The base takes {base:,.0f} us; each further ref {each:,.0f} us, {each / base:.0%} of it.\n"
+        f"- A value of 16 KiB instead of 64 bytes: {beside('value of 16384 B')}.\n"
+        f"- One connection instead of 16, so that the server waits in between: {beside('1 at a time')}. 256 of them:"
+        f" {beside('256 at a time')}. 1,000 idle ones beside: {beside('1,000 idle connections beside')}.\n"
+        f"- A fresh connection for each request: {beside('1 ref, fresh connections')}; it is the handshake, in every"
+        " server. A worker that fetches more than once should keep its connection, as `sidecar/client.py` does.\n"
+        f"- PostgreSQL: {beside('1 ref, PostgreSQL, pool 8')}. Receipts: {beside('receipts on')}.\n"
+        f"- Rotation every 10 ms: {beside('rotation every 10 ms')}; {missed} of {missed + served:,} requests met two"
+        " changes in a row and were told 503.\n"
+    )
 
 
 def latency() -> Table:
@@ -193,28 +193,6 @@ def handshakes() -> Table:
     return ("", "handshakes a second", "us each", "p99 ms", "reloads in a run", "lost"), rows
 
 
-def replicas() -> Table:
-    """One and two replicas."""
-    rows = [
-        (number, *(middle(of[key], digits) for key, digits in
-                   (("per_second", 0), ("sidecar_us", 0), ("database_us", 0), ("p99_ms", 1), ("sessions", 0))))
-        for number, of in result("replicas")["replicas"].items()
-    ]  # fmt: skip
-    return ("replicas", "a second", "sidecar us", "database us", "p99 ms", "sessions"), rows
-
-
-def memory() -> str:
-    """Resident memory, its slope and its target."""
-    found = result("memory")["memory"]
-    samples = found["samples"]
-    return (
-        f"{found['resident_kib_at_start'] / 1024:.1f} MiB at the start, {samples[1][1] / 1024:.1f} after"
-        f" {samples[1][0]:,} deliveries, {found['resident_kib'] / 1024:.1f} after {samples[-1][0]:,} (target"
-        f" {found['target_kib'] / 1024:.0f}), slope {found['slope_kib_per_1000']:.2f} KiB for each 1,000 deliveries;"
-        f" {found['kib_per_connection']:.0f} KiB for each further open connection.\n"
-    )
-
-
 def sizing() -> Table:
     """What a core does, and what 1,000 deliveries a second take."""
     short, two = result("short"), result("replicas")["replicas"]["2"]
@@ -233,75 +211,10 @@ def sizing() -> Table:
     return head, rows
 
 
-def postgres() -> Table:
-    """Ratios for each pool."""
-    rows = [
-        (one["name"], f"{one['target']:.2f}", middle(one["cpu_us"]["product"]), middle(one["cpu_us"]["bare"]),
-         ranged(one["ratio"]), middle(one["per_second"]["product"]), f"{one['half_load']['asked_per_second']:,.0f}",
-         f"{one['half_load']['p50_ms']:.1f}", f"{one['half_load']['p99_ms']:.1f}")
-        for one in result("postgres")["workloads"]
-    ]  # fmt: skip
-    head = ("workload", "target", "product us", "bare us", "ratio (low to high)")
-    return (*head, "a second at most", "half of that", "its p50 ms", "its p99 ms"), rows
-
-
-def round_trips() -> Table:
-    """Milliseconds of each step with the sessions of more replicas open."""
-    found = result("postgres")["round_trips_ms"]
-    steps = next(iter(found.values()))
-    rows = [(step, *(f"{of[step]:.2f}" for of in found.values())) for step in steps]
-    return ("step, median ms, one at a time", *(f"replicas: {number}" for number in found)), rows
-
-
-def clients() -> Table:
-    """Fetches a second of the worker's clients."""
-    rates = result("worker")["rates"]
-    rows = [
-        (name, *(f"{median(run[key] for run in rates if run['client'] == name):,.0f}" for key in
-                 ("per_second", "client_cpu_us")))
-        for name in dict.fromkeys(run["client"] for run in rates)
-    ]  # fmt: skip
-    return ("client", "fetches a second", "client us a fetch"), rows
-
-
-def starts() -> Table:
-    """What `exec` adds to a start."""
-    rows = [
-        (name, *(f"{median(column):,.0f}" for column in zip(*times, strict=True)))
-        for name, times in result("worker")["starts_ms"].items()
-    ]
-    return ("start of `true`", "ms", "of that processor ms"), rows
-
-
-def deploy() -> Table:
-    """The deployer's tools at size."""
-    rows = [
-        (
-            name,
-            f"{found['seconds']:.2f}",
-            f"{found['processor_s']:.2f}" if "processor_s" in found else "-",
-            f"{found['peak_mib']:.0f}",
-        )
-        for name, found in result("deploy")["results"].items()
-        if "peak_mib" in found
-    ]
-    return ("what", "seconds", "of them on a processor", "peak MiB"), rows
-
-
-def readers() -> Table:
-    """A reader while the publisher rotates."""
-    keys = ("batches", "generations", "mixed", "torn", "unavailable")
-    rows = [
-        (name.rpartition(", ")[2], *(f"{found[key]:,}" for key in keys))
-        for name, found in result("deploy")["results"].items()
-        if "batches" in found
-    ]
-    return ("layout", *keys), rows
-
-
 TABLES: Final[dict[str, Callable[[], Table | str]]] = {
     "bench conditions": lambda: conditions("full"),
     "bench full": lambda: workloads("full"),
+    "bench findings": findings,
     "bench latency": latency,
     "bench missing": missing,
     "bench files": files,
@@ -311,16 +224,17 @@ TABLES: Final[dict[str, Callable[[], Table | str]]] = {
     "bench calls": calls,
     "bench refusals": refusals,
     "bench handshakes": handshakes,
-    "bench replicas": replicas,
-    "bench memory": memory,
+    "bench replicas": tables_beside.replicas,
+    "bench memory": tables_beside.memory,
     "bench sizing": sizing,
+    "bench database": tables_beside.database,
     "bench short conditions": lambda: conditions("short"),
     "bench short": lambda: workloads("short"),
-    "bench postgres": postgres,
-    "bench round trips": round_trips,
-    "bench clients": clients,
-    "bench starts": starts,
-    "bench deploy": deploy,
-    "bench readers": readers,
+    "bench postgres": tables_beside.postgres,
+    "bench round trips": tables_beside.round_trips,
+    "bench clients": tables_beside.clients,
+    "bench starts": tables_beside.starts,
+    "bench deploy": tables_beside.deploy,
+    "bench readers": tables_beside.readers,
 }
 """Every table by the name in its mark."""

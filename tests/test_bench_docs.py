@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import tables
+from bench import figures, tables
 from tests.tools import docgen
 
 PERFORMANCE = docgen.ROOT / "docs" / "performance.md"
@@ -16,7 +16,7 @@ PERFORMANCE = docgen.ROOT / "docs" / "performance.md"
 
 def test_a_table_is_the_results_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """A figure of the results that changes, changes in the table, and nothing else does."""
-    real = tables.result("full")
+    real = figures.result("full")
     changed: dict[str, Any] = copy.deepcopy(real)
     changed["workloads"][0]["cpu_us"]["product"]["median"] = 123_456.0
     before = docgen.table(*tables.workloads("full"))
@@ -28,7 +28,7 @@ def test_a_table_is_the_results_and_nothing_else(monkeypatch: pytest.MonkeyPatch
 
 def test_a_result_without_nginx_or_ratio_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not compared is a dash, and stands in words besides."""
-    found: dict[str, Any] = copy.deepcopy(tables.result("full"))
+    found: dict[str, Any] = copy.deepcopy(figures.result("full"))
     for one in found["workloads"]:
         del one["cpu_us"]["nginx"]
         one["ratio_nginx"] = None
@@ -40,7 +40,7 @@ def test_a_result_without_nginx_or_ratio_is_shown_as_such(monkeypatch: pytest.Mo
 
 def test_a_shared_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures that were taken while others worked say so above themselves."""
-    found: dict[str, Any] = copy.deepcopy(tables.result("full"))
+    found: dict[str, Any] = copy.deepcopy(figures.result("full"))
     monkeypatch.setattr(tables, "result", lambda _: found)
     for shared in (True, False):
         found["settings"]["shared"] = shared
