@@ -1,6 +1,8 @@
 """Health and metrics over plain HTTP, on ports of their own (contract 9). Nothing here touches a worker's request."""
 
+import json
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -11,6 +13,7 @@ from sidecar.metrics import Metrics
 Checks = Callable[[], dict[str, str]]
 _SHUTDOWN_S: Final = 1.0
 """How long stopping waits for an answer that is being written."""
+_WRITE: Final = partial(json.dumps, separators=(",", ":"))
 _PLAIN: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -40,13 +43,13 @@ def health(checks: Checks) -> web.Application:
     """Return `/healthz` (alias `/livez`), which depends on nothing, and `/readyz`, which names each gate."""
 
     async def alive(_: web.Request) -> web.Response:
-        return web.json_response({"status": "alive"}, headers=_PLAIN)
+        return web.json_response({"status": "alive"}, headers=_PLAIN, dumps=_WRITE)
 
     async def ready(_: web.Request) -> web.Response:
         states = checks()
         good = is_ready(states)
         document = {"status": "ready" if good else "not_ready", "checks": states}
-        return web.json_response(document, status=200 if good else 503, headers=_PLAIN)
+        return web.json_response(document, status=200 if good else 503, headers=_PLAIN, dumps=_WRITE)
 
     app = web.Application()
     app.add_routes([web.get("/healthz", alive), web.get("/livez", alive), web.get("/readyz", ready)])
