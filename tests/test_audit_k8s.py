@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any, Final
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from sidecar.__main__ import main
 from sidecar.audit import audit, read_path, read_text
 from sidecar.audit.codes import Fault
-from sidecar.audit.documents import DEPTH, FILE_BYTES
+from sidecar.audit.documents import DEPTH, FILE_BYTES, MERGED
 from sidecar.findings import Finding
 from tests.kit.jsonpatch import follow
 from tests.kit.manifests import RENDERED, Manifest, documents, ours, pod, text_of, values
@@ -23,6 +24,7 @@ from tests.kit.spoiling import ALONE, BASE, SPOILT, Spoil, setting
 PREFIX: Final = "SECRET_SIDECAR_KUBERNETES_"
 SECRET: Final = "canary"
 GOOD: Final = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+SECRET_OBJECT: Final = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n"
 
 
 def judged(text: str) -> list[Finding]:
@@ -83,6 +85,52 @@ def test_other_kinds_are_judged_by_their_store(kind: str) -> None:
     assert {finding.code for finding in judged(dumped(found))} == {Fault.REPLICAS.code}
 
 
+@pytest.mark.parametrize(
+    ("fields", "serves"),
+    [
+        ({"args": ["serve"]}, True),
+        ({}, True),
+        ({"args": ["--version"]}, True),
+        ({"command": ["/opt/secret-sidecar/bin/secret-sidecar"], "args": ["serve"]}, True),
+        ({"command": ["sh", "-c", "exec secret-sidecar serve"]}, True),
+        ({"command": ["secret-sidecar", "serve"], "image": "other:1"}, True),
+        ({"args": ["retention", "plan"]}, False),
+        ({"command": ["secret-sidecar"], "args": ["publish", "/values"]}, False),
+        ({"command": ["/usr/bin/secret-sidecar", "exec"], "args": ["--", "serve"], "image": "worker:1"}, False),
+        ({"args": ["--secrets", "https://ql3-secret-sidecar:5801"], "image": "worker:1"}, False),
+        ({"args": ["serve"], "image": "registry.example/secret-sidecars:1"}, False),
+    ],
+)
+def test_what_serves_is_a_sidecar(fields: dict[str, Any], serves: bool) -> None:
+    """Its image or program without another command is one; another command of ours, and whoever dials one, is none."""
+    made = {"name": "a", "image": "registry.example/team/secret-sidecar:1", **fields}
+    spec = {"containers": [made]}
+    found = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}]
+    assert audit(read_text("x", dumped(found))[0])[1] == serves
+
+
+@pytest.mark.parametrize(
+    ("quantity", "enough"),
+    [
+        *((each, True) for each in ("512Mi", "1Ti", "0.5Gi", "1e9", "536870912", "536870912000m", "600M", 536870912)),
+        *((each, False) for each in ("511Mi", "5e8", "1Kib", "-1Gi", "1e9Mi", "", "512mi")),
+    ],
+)
+def test_quantities_are_read_as_the_cluster_reads_them(quantity: str | int, enough: bool) -> None:
+    """Every suffix and exponent of a quantity counts; what is none is not enough."""
+    found = documents(BASE)
+    ours(found)["resources"]["limits"]["memory"] = quantity
+    assert [each.code for each in judged(dumped(found))] == ([] if enough else [Fault.RESOURCES.code])
+
+
+def test_an_account_has_two_names() -> None:
+    """The older field for the ServiceAccount counts, too: where it withholds the token, none is mounted."""
+    found = documents(BASE)
+    del pod(found)["automountServiceAccountToken"]
+    pod(found)["serviceAccount"] = pod(found).pop("serviceAccountName")
+    assert judged(dumped(found)) == []
+
+
 def test_variables_of_a_config_map_count() -> None:
     """What the container takes from a ConfigMap among the manifests is judged like its own variables."""
     found = documents(BASE)
@@ -126,12 +174,22 @@ def test_pods_without_a_sidecar_are_left_alone() -> None:
 
 
 # --- input that is no manifest -----------------------------------------------------------------------------------
+LAUGHS: Final = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+MERGES: Final = "a0: &a0 {k0: 1}\n" + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}, k{n}: 1}}\n" for n in range(1, MERGED + 2))
+
+
 @pytest.mark.parametrize(
     "bad",
     [
         "a: [1\n",
         "a: 1\na: 2\n",
-        "a: &x [1]\nb: *x\n",
+        "a: *x\n",
+        "a: &x [*x]\n",
+        "a: &x {b: [*x, *x]}\n",
+        LAUGHS,
+        MERGES,
+        '{"apiVersion": "v1", "kind": "Secret", "kind": "ConfigMap"}\n',
+        '{"a": ' + "[" * DEPTH + "]" * DEPTH + "}\n",
         "- 1\n- 2\n",
         "text\n",
         "kind: ConfigMap\n",
@@ -143,7 +201,7 @@ def test_pods_without_a_sidecar_are_left_alone() -> None:
         "a: " + "[" * 5000 + "\n",
         '{"a": ' + "[" * 100_000 + "}\n",
     ],
-    ids=range(13),
+    ids=range(19),
 )
 def test_a_bad_document_is_named_and_the_rest_is_judged(bad: str) -> None:
     """A document that is no object is reported by file and number, and the documents around it are read."""
@@ -152,6 +210,29 @@ def test_a_bad_document_is_named_and_the_rest_is_judged(bad: str) -> None:
     (finding,) = faults
     assert (finding.code, finding.where) == (Fault.DOCUMENT_INVALID.code, "file.yaml#2")
     assert finding.severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (f"{GOOD}--- {{apiVersion: v1, kind: Secret, metadata: {{name: s}}}}\n---\n{GOOD}", "x#2"),
+        (f"%YAML 1.1\n--- # a comment\n{GOOD}--- \r\n# nothing\n---\n---\n{SECRET_OBJECT}...\n---\n", "x#2"),
+        (f"{GOOD}---\n{SECRET_OBJECT}".replace("\n", "\r\n"), "x#2"),
+        (
+            "apiVersion: v1\nkind: List\nitems:\n- &s {apiVersion: v1, kind: Secret, metadata: {name: s}}\n- *s\n",
+            "x#1.1",
+        ),
+        ("apiVersion: v1\nx: &m {kind: Secret}\n<<: *m\nmetadata: {name: s}\n", "x#1"),
+        ("apiVersion: v1\nkind: Secret\nmetadata: {name: 2026-13-45}\n", "x#1"),
+    ],
+    ids=["on the boundary's line", "directives", "CRLF", "referred to", "merged", "like a date"],
+)
+def test_no_document_is_lost(text: str, where: str) -> None:
+    """However a stream is written, each object in it is read, so that none passes unseen."""
+    found, faults = read_text("x", text)
+    assert faults == []
+    seen = [each.where.split()[0] for each in audit(found)[0] if each.code == Fault.SECRET_COMMITTED.code]
+    assert seen[:1] == [where]
 
 
 def test_lists_are_taken_apart() -> None:
@@ -245,6 +326,19 @@ def test_what_cannot_be_read_is_a_fault(tmp_path: Any, capsys: pytest.CaptureFix
     for path in (tmp_path / "missing.yaml", large):
         code, out, err = command(capsys, str(path))
         assert (code, out, err.count("\n")) == (65, "", 1)
+
+
+def test_one_file_does_not_end_a_folder(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of a folder that is too large is a finding, and the others are read; a pipe of such a name is no file."""
+    (tmp_path / "large.yaml").write_bytes(b"#" * (FILE_BYTES + 1))
+    (tmp_path / "secret.yaml").write_text(SECRET_OBJECT, encoding="utf-8")
+    (tmp_path / "folder.yaml").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")
+    code, out, err = command(capsys, str(tmp_path), "--json")
+    codes = [(each["code"], each["where"].rpartition("/")[2].split()[0]) for each in json.loads(out)["findings"]]
+    assert (code, err) == (65, "")
+    assert codes[0] == (Fault.DOCUMENT_INVALID.code, "large.yaml")
+    assert Fault.SECRET_COMMITTED.code in dict(codes)
 
 
 def test_the_order_of_a_folder_is_fixed(tmp_path: Any) -> None:

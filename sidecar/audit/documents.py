@@ -19,8 +19,15 @@ FILE_BYTES: Final = 8 << 20
 """Largest file that is read: more than any cluster would take."""
 DEPTH: Final = 64
 """Deepest nesting of a document; manifests need a third of it, and a recursive parser should not be put to the test."""
+NODES: Final = 1 << 20
+"""Most values of a document, those that it refers to counted each time."""
+MERGED: Final = 1000
+"""Most keys that a mapping has after others were merged into it."""
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-_BOUNDARY: Final = re.compile(r"^---(?=[ \t\r]|$).*\n?", re.MULTILINE)
+# A document may begin on the line of its boundary.
+_BOUNDARY: Final = re.compile(r"^---(?=[ \t\r]|$)[ \t]*(?:#.*)?", re.MULTILINE)
+_CONTENT: Final = re.compile(r"^\s*[^\s#%]", re.MULTILINE)
+"""A line that is neither empty nor a comment nor a directive."""
 _RENDER: Final = "Audit what is applied: kubectl kustomize DIRECTORY | secret-sidecar audit k8s -"
 _CORE: Final = frozenset(
     {
@@ -81,7 +88,7 @@ def read_path(path: str) -> tuple[list[Document], list[Finding]]:
     documents: list[Document] = []
     findings: list[Finding] = []
     for name, text in _texts(path):
-        found, faults = read_text(name, text)
+        found, faults = read_text(name, text) if isinstance(text, str) else ([], [text])
         documents += found
         findings += faults
     return documents, findings
@@ -92,7 +99,7 @@ def read_text(name: str, text: str) -> tuple[list[Document], list[Finding]]:
     documents: list[Document] = []
     findings: list[Finding] = []
     # A boundary stands at the beginning of a line even inside a block of text, so a broken document ends where it ends.
-    parts = [part for part in _BOUNDARY.split(text) if re.search(r"^\s*[^\s#]", part, re.MULTILINE)]
+    parts = [part for part in _BOUNDARY.split(text) if _CONTENT.search(part)]
     for number, part in enumerate(parts, 1):
         where = f"{name}#{number}"
         try:
@@ -109,20 +116,30 @@ def read_text(name: str, text: str) -> tuple[list[Document], list[Finding]]:
     return documents, findings
 
 
-def _texts(path: str) -> Iterator[tuple[str, str]]:
+def _texts(path: str) -> Iterator[tuple[str, str | Finding]]:
+    """Each file's name and text; a file of a folder that cannot be read is a finding, and the others are read."""
+    given = Path(path)
     if path == "-":
         yield "-", _decoded("-", sys.stdin.buffer.read(FILE_BYTES + 1))
-        return
-    given = Path(path)
+    elif not given.is_dir():
+        yield path, _read(given)
+    else:
+        for file in sorted(each for each in given.rglob("*") if each.suffix in SUFFIXES and each.is_file()):
+            try:
+                yield str(file), _read(file)
+            except Unreadable as why:
+                cause = f"was not read: {why.wrong.removesuffix('.')}"
+                yield str(file), Fault.DOCUMENT_INVALID.at(str(file), cause, why.mend)
+
+
+def _read(file: Path) -> str:
     try:
-        files = sorted(each for each in given.rglob("*") if each.suffix in SUFFIXES) if given.is_dir() else [given]
-        for file in files:
-            with file.open("rb") as opened:
-                yield str(file), _decoded(str(file), opened.read(FILE_BYTES + 1))
+        with file.open("rb") as opened:
+            content = opened.read(FILE_BYTES + 1)
     except OSError as error:
-        raise Unreadable(
-            Exit.BAD_INPUT, f"A manifest could not be read ({error.strerror}).", "Check its name and rights."
-        ) from None
+        wrong = f"A manifest could not be read ({error.strerror})."
+        raise Unreadable(Exit.BAD_INPUT, wrong, "Check its name and rights.") from None
+    return _decoded(str(file), content)
 
 
 def _decoded(name: str, content: bytes) -> str:
@@ -136,9 +153,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML bears no types
     """Plain data only, and no key twice: the cluster would refuse it, or take the last."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """As the parser, down to a bounded depth and without references."""
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError("alias")
+        """As the parser, down to a bounded depth."""
         self.levels = getattr(self, "levels", 0) + 1
         if self.levels > DEPTH:
             raise ValueError("depth")
@@ -147,6 +162,13 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML bears no types
         finally:
             self.levels -= 1
         return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """As the parser; what is merged is copied, so up to a bound."""
+        before = len(node.value)
+        super().flatten_mapping(node)
+        if len(node.value) > max(before, MERGED):
+            raise ValueError("size")
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """As the parser, with every key a text and none twice."""
@@ -159,22 +181,50 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML bears no types
 
 # A lone `=` is a value like any other; YAML 1.1 has a type for it that nobody uses.
 _Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: str(node.value))
+# And what looks like a date is a text to the cluster.
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(node.value))
 
 
 def _parse(text: str) -> object:
+    body = _loaded(text)
+    if _weight(body, {}, 0) > NODES:
+        raise ValueError("size")
+    return body
+
+
+def _loaded(text: str) -> object:
     if text.lstrip().startswith("{"):
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_once)
         except ValueError:
-            pass  # YAML has such mappings, too
+            pass  # YAML has such mappings, too, and its parser says better what is wrong
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader, with less than the safe one's
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Manifest:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("key")
+    return made
+
+
+def _weight(value: object, known: dict[int, int], depth: int) -> int:
+    """How many values there are with every reference followed; what refers to itself has no end, and no weight."""
+    if depth > DEPTH:
+        raise ValueError("depth")
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        within = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_weight(each, known, depth + 1) for each in within)
+    return known[id(value)]
 
 
 def _line(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return f" (line {mark.line + 1} of it)"
-    named = {"alias": "it holds references", "depth": "it is nested too deep", "key": "a key stands twice"}
+    named = {"size": "it is too large", "depth": "it is nested too deep", "key": "a key stands twice"}
     reason = named.get(str(error))
     return "" if reason is None else f" ({reason})"
 

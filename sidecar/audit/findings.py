@@ -14,7 +14,7 @@ def audit(documents: list[Document]) -> tuple[list[Finding], int]:
     """Return what is to be found in the documents, and how many sidecars of ours there are in them."""
     world = World(documents)
     sidecars = list(world.sidecars())
-    findings = [*_secrets(world)]
+    findings = [*_secrets(world), *_keys(world)]
     for workload in world.workloads():
         findings += shape_faults(workload)
     for sidecar in sidecars:
@@ -29,11 +29,24 @@ def audit(documents: list[Document]) -> tuple[list[Finding], int]:
     return findings, len(sidecars)
 
 
+def _keys(world: World) -> Iterator[Finding]:
+    """Private keys where everybody may read them. Only an opening line is looked for; nothing of it is shown."""
+    for document in world.of("ConfigMap"):
+        if any("PRIVATE KEY-----" in str(text) for text in mapping(document.body.get("data")).values()):
+            where = f"{document.where} ConfigMap/{document.name}"
+            cause = "holds a private key, which has been seen: issue another, and keep it in a Secret"
+            yield Fault.INLINE_CREDENTIAL.at(where, cause, _removal(document))
+
+
 def _secrets(world: World) -> Iterator[Finding]:
     for document in world.of("Secret"):
         where = f"{document.where} Secret/{document.name}"
         held = any(mapping(document.body.get(key)) for key in ("data", "stringData"))
         cause = "is a Secret among the manifests" + (", with values; replace them, they have been seen" if held else "")
-        metadata = {"name": document.name, "namespace": document.namespace}
-        removal = {"$patch": "delete", "apiVersion": "v1", "kind": "Secret", "metadata": metadata}
-        yield Fault.SECRET_COMMITTED.at(where, cause, f"Remove it; in an overlay, as a patch: {json.dumps(removal)}")
+        yield Fault.SECRET_COMMITTED.at(where, cause, _removal(document))
+
+
+def _removal(document: Document) -> str:
+    metadata = {"name": document.name, "namespace": document.namespace}
+    removal = {"$patch": "delete", "apiVersion": "v1", "kind": document.kind, "metadata": metadata}
+    return f"Remove it; in an overlay, as a patch: {json.dumps(removal)}"

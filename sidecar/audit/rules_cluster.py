@@ -170,7 +170,7 @@ def _network(sidecar: Sidecar, world: World) -> Iterator[Finding]:
     policies = [
         each
         for each in world.of("NetworkPolicy", sidecar.document.namespace)
-        if selects(mapping(each.body.get("spec")).get("podSelector"), labels)
+        if selects(mapping(each.body.get("spec")).get("podSelector") or {}, labels)
     ]
     covered = {str(kind) for each in policies for kind in _types(mapping(each.body.get("spec")))}
     missing = [kind for kind in ("Ingress", "Egress") if kind not in covered]
@@ -180,17 +180,35 @@ def _network(sidecar: Sidecar, world: World) -> Iterator[Finding]:
         manifest["metadata"]["name"] += "-fence"
         cause = f"has no NetworkPolicy for {' and '.join(missing)}: everything may pass"
         yield Fault.NETWORK_POLICY.at(sidecar.where, cause, adding(manifest))
-    metrics = sidecar.number("QL3_SECRET_SIDECAR_METRICS_PORT")
     for policy in policies:
         for direction, peers in (("ingress", "from"), ("egress", "to")):
             rules = sequence(mapping(policy.body.get("spec")).get(direction))
-            for index, rule in reversed(list(enumerate(rules))):
-                ports = [mapping(port).get("port") for port in sequence(mapping(rule).get("ports"))]
-                anybody = not sequence(mapping(rule).get(peers))
-                if anybody and (direction == "egress" or not ports or metrics in ports or "metrics" in ports):
+            for index, rule in reversed(list(enumerate(map(mapping, rules)))):
+                if _anybody(sequence(rule.get(peers))) and (direction == "egress" or _reaches_metrics(sidecar, rule)):
                     mend = patch(policy, drop(["spec", direction, index]))
                     cause = f"has a policy whose {direction} rule {index + 1} lets everybody pass"
                     yield Fault.NETWORK_POLICY.at(sidecar.where, cause, mend)
+
+
+def _anybody(peers: list[Any]) -> bool:
+    """Whether these peers are the whole world; none named are."""
+    blocks = [mapping(mapping(peer).get("ipBlock")) for peer in peers]
+    return not peers or any(str(block.get("cidr")).endswith("/0") for block in blocks)
+
+
+def _reaches_metrics(sidecar: Sidecar, rule: Manifest) -> bool:
+    """Whether the rule opens the port of the metrics: by number, by range, by its name, or because it names none."""
+    metrics = sidecar.number("QL3_SECRET_SIDECAR_METRICS_PORT")
+    declared = map(mapping, sequence(sidecar.container.get("ports")))
+    names = {str(port.get("name")) for port in declared if port.get("containerPort") == metrics}
+    ports = [mapping(port) for port in sequence(rule.get("ports"))]
+    return not ports or any(
+        port.get("port") in names or _whole(port.get("port"), metrics + 1) <= metrics <= _last(port) for port in ports
+    )
+
+
+def _last(port: Manifest) -> int:
+    return _whole(port.get("endPort"), _whole(port.get("port"), 0))
 
 
 def _types(spec: Manifest) -> list[Any]:

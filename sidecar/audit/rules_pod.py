@@ -19,7 +19,10 @@ _PORTS: Final = (
     ("QL3_SECRET_SIDECAR_METRICS_PORT", 2),
 )
 _CONTROL_PORT: Final = 5801
-_UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_UNITS: Final = {
+    **{unit: Decimal(1000) ** power for power, unit in enumerate(("m", "", "k", "M", "G", "T", "P", "E"), -1)},
+    **{unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+}
 _LEAST: Final = (("requests", "128Mi"), ("limits", "512Mi"))
 _USER: Final = 10001
 
@@ -48,7 +51,7 @@ def _own(sidecar: Sidecar, *steps: Step, value: object) -> str:
 
 def _token(sidecar: Sidecar, world: World) -> Iterator[Finding]:
     spec = sidecar.workload.spec
-    account = str(spec.get("serviceAccountName", "default"))
+    account = str(spec.get("serviceAccountName") or spec.get("serviceAccount") or "default")
     withheld = spec.get("automountServiceAccountToken")
     if withheld is None:
         accounts = world.of("ServiceAccount", sidecar.document.namespace)
@@ -150,8 +153,10 @@ def _resources(sidecar: Sidecar) -> Iterator[Finding]:
 
 
 def _bytes(quantity: object) -> Decimal:
-    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)([kMG]|[KMG]i|)", str(quantity))
-    return Decimal(0) if match is None else Decimal(match[1]) * _UNITS[match[2]]
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{0,9})?)(?:[eE]([0-9]{1,2}))?([mkMGTPE]|[KMGTPE]i|)", str(quantity))
+    if match is None or (match[2] and match[3]):
+        return Decimal(0)
+    return Decimal(match[1]) * Decimal(10) ** int(match[2] or 0) * _UNITS[match[3]]
 
 
 def _ports(sidecar: Sidecar) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ class _Mounted:
 
     @property
     def kind(self) -> str | None:
-        """The kind of volume that has a mode: `secret` or `projected`."""
+        """The kind of volume whose mode matters: `secret` or `projected`."""
         return next((kind for kind in ("secret", "projected") if kind in self.volume), None)
 
 
@@ -61,6 +61,8 @@ def judge(sidecar: Sidecar, world: World) -> Iterator[Finding]:
         yield from _modes(sidecar, each)
         if each.holds_values and "csi" in each.volume:
             yield from _csi(sidecar, each, world)
+    if root is not None:
+        yield from _inside(sidecar, root)
     yield from _group(sidecar, mounted)
     yield from _merged(sidecar, mounted)
     yield from _injected(sidecar, root)
@@ -128,11 +130,26 @@ def _mount(sidecar: Sidecar, each: _Mounted) -> Iterator[Finding]:
         source = {"secretName": secret, "defaultMode": 0o440}
         operations = (drop([*each.volume_at, "hostPath"]), put(document, [*each.volume_at, "secret"], source))
         yield Fault.HOST_PATH.at(sidecar.where, cause, patch(document, *operations))
+    if each.holds_values and "configMap" in each.volume:
+        cause = "takes the values from a ConfigMap, which is no place for a secret; replace them, they have been seen"
+        source = {"secretName": VALUES_SECRET, "optional": True, "defaultMode": 0o440}
+        operations = (drop([*each.volume_at, "configMap"]), put(document, [*each.volume_at, "secret"], source))
+        yield Fault.ROOT.at(sidecar.where, cause, patch(document, *operations))
     if each.holds_values:
         for steps, secret, source in each.secrets:
             if "items" in source:
                 cause = f"takes chosen keys of the Secret {secret}: a new one never shows"
                 yield Fault.ITEMS.at(sidecar.where, cause, patch(document, drop([*steps, "items"])))
+
+
+def _inside(sidecar: Sidecar, root: str) -> Iterator[Finding]:
+    """A mount inside the root: what lies there is another file system, and is refused."""
+    for index, mount in reversed(list(enumerate(map(mapping, sequence(sidecar.container.get("volumeMounts")))))):
+        if _path(mount).startswith(root + "/"):
+            fault = Fault.SUBPATH if "subPath" in mount or "subPathExpr" in mount else Fault.ROOT
+            cause = f"mounts {mount.get('name')} inside the root, where it is refused"
+            mend = patch(sidecar.document, drop(sidecar.steps("volumeMounts", index)))
+            yield fault.at(sidecar.where, cause, mend)
 
 
 def _modes(sidecar: Sidecar, each: _Mounted) -> Iterator[Finding]:
@@ -220,6 +237,12 @@ def _merged(sidecar: Sidecar, mounted: list[_Mounted]) -> Iterator[Finding]:
         cause = "merges several Secrets into the root, which do not switch together"
         operations = [drop(steps[:-1]) for steps, _ in reversed(values[1:])]
         yield Fault.MERGED_SECRETS.at(sidecar.where, cause, patch(sidecar.document, *operations))
+    held = {name for _, name in values}
+    for index, entry in reversed(list(enumerate(map(mapping, sequence(sidecar.container.get("envFrom")))))):
+        if mapping(entry.get("secretRef")).get("name") in held:
+            cause = "has the workers' values in its environment, too"
+            mend = patch(sidecar.document, drop(sidecar.steps("envFrom", index)))
+            yield Fault.MERGED_SECRETS.at(sidecar.where, cause, mend)
     for steps, name in values:
         if name in named:
             cause = f"takes the workers' values and its own identity from one Secret, {name}"

@@ -21,7 +21,8 @@ POD: Final[dict[str, tuple[str, ...]]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
 }
 """Every kind that makes pods, and where the pod stands in it."""
-_OURS: Final = re.compile(r"(?:^|[/_-])secret-sidecar(?:[:@_-]|$)")
+_PROGRAM: Final = "secret-sidecar"
+_IMAGE: Final = re.compile(rf"(?:^|[/_-]){_PROGRAM}(?:[:@_-]|$)")
 STORE_KIND: Final = "QL3_WORKER_SECRET_AUTHORITY"
 
 
@@ -165,16 +166,22 @@ class World:
                 prefix = str(mapping(source).get("prefix") or "")
                 data = mapping(maps[name].body.get("data"))
                 values |= {prefix + str(key): str(value) for key, value in data.items()}
-        for each in sequence(container.get("env")):
-            entry = mapping(each)
-            given = "valueFrom" not in entry
-            values[str(entry.get("name"))] = str(entry.get("value", "")) if given else None
+        for entry in map(mapping, sequence(container.get("env"))):
+            if "valueFrom" not in entry:
+                values[str(entry.get("name"))] = str(entry.get("value", ""))
+                continue
+            given = mapping(mapping(entry["valueFrom"]).get("configMapKeyRef"))
+            source = maps.get(str(given.get("name")))
+            text = mapping(source.body.get("data")).get(str(given.get("key"))) if source else None
+            values[str(entry.get("name"))] = None if text is None else str(text)
         return values
 
 
 def selects(selector: object, labels: Manifest) -> bool:
-    """Tell whether a label selector takes pods with these labels; an empty one takes all."""
-    chosen = mapping(selector)
+    """Tell whether a label selector takes pods with these labels; an empty one takes all, a missing one none."""
+    if not isinstance(selector, dict):
+        return False
+    chosen: Manifest = selector
     if any(labels.get(key) != value for key, value in mapping(chosen.get("matchLabels")).items()):
         return False
     return all(_holds(mapping(each), labels) for each in sequence(chosen.get("matchExpressions")))
@@ -195,10 +202,17 @@ def _holds(expression: Manifest, labels: Manifest) -> bool:
 
 
 def _is_ours(container: Manifest, values: dict[str, str | None]) -> bool:
-    if any(name.startswith(SIDECAR) for name in values) or STORE_KIND in values:
-        return True
-    words = [container.get("image"), *sequence(container.get("command")), *sequence(container.get("args"))]
-    return any(_OURS.search(str(word)) for word in words)
+    """Whether it serves: by its variables, its image or its program, unless another command is named."""
+    words = [str(word) for key in ("command", "args") for word in sequence(container.get(key))]
+    at = next((n for n, word in enumerate(words) if word.rpartition("/")[2] == _PROGRAM), None)
+    ours = at is not None or _IMAGE.search(str(container.get("image"))) is not None
+    # The image's entry point is the program: where nothing else is run, the arguments begin with its command.
+    if at is None and (container.get("command") or not ours):
+        at = len(words)
+    named = words[0 if at is None else at + 1 :][:1]
+    if named and not named[0].startswith("-") and named != ["serve"]:
+        return False
+    return ours or any(name.startswith(SIDECAR) for name in values) or STORE_KIND in values
 
 
 def shape_faults(workload: Workload) -> Iterator[Finding]:

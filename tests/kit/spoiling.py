@@ -31,6 +31,12 @@ def mount(key: str, value: object) -> Spoil:
     return lambda found: ours(found)["volumeMounts"][0].update({key: value})
 
 
+def mounted_inside(**fields: str) -> Spoil:
+    """Mount something inside the root."""
+    made = {"name": "worker-ingress", "mountPath": "/var/run/secrets/qinglong3/worker-values/a", "readOnly": True}
+    return lambda found: ours(found)["volumeMounts"].append(made | fields)
+
+
 def volume(found: list[Manifest], name: str = "worker-values") -> Manifest:
     """A volume of the pod."""
     (chosen,) = [each for each in pod(found)["volumes"] if each["name"] == name]
@@ -120,8 +126,8 @@ def both(*spoils: Spoil) -> Spoil:
 
 
 def rule(direction: str, made: Manifest) -> Spoil:
-    """Add a rule to the policy."""
-    return lambda found: one(found, "NetworkPolicy")["spec"][direction].append(made)
+    """Add a rule to our policy."""
+    return lambda found: one(found, "NetworkPolicy", "ql3-secret-sidecar")["spec"][direction].append(made)
 
 
 def _objects(old: str, new: str) -> Spoil:
@@ -147,6 +153,11 @@ def _annotated(**notes: str) -> Spoil:
     return lambda found: one(found, "Deployment")["spec"]["template"]["metadata"].update(annotations=named)
 
 
+def _of_a_map(name: str) -> Spoil:
+    reference = {"configMapKeyRef": {"name": "another", "key": "p"}}
+    return lambda found: ours(found)["env"].append({"name": name, "valueFrom": reference})
+
+
 _TOKEN: Final[Manifest] = {"projected": {"defaultMode": 0o440, "sources": [{"serviceAccountToken": {"path": "t"}}]}}
 _TWO: Final[Manifest] = {
     "projected": {"defaultMode": 0o440, "sources": [{"secret": {"name": "a"}}, {"secret": {"name": "b"}}]}
@@ -163,6 +174,12 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
     (Fault.INLINE_CREDENTIAL, BASE, setting("QL3_POSTGRES_WORKER_INGRESS_PASSWORD", "canary")),
     (Fault.INLINE_CREDENTIAL, BASE, setting("QL3_POSTGRES_WORKER_INGRESS_URL", "postgresql://u:canary@h.example/d")),
     (Fault.INLINE_CREDENTIAL, BASE, setting("QL3_POSTGRES_WORKER_INGRESS_URL", "postgresql://h/d?password=canary")),
+    (
+        Fault.INLINE_CREDENTIAL,
+        BASE,
+        both(more("ConfigMap", data={"p": "canary"}), _of_a_map("QL3_WORKER_CREDENTIAL_PEPPER")),
+    ),
+    (Fault.INLINE_CREDENTIAL, BASE, more("ConfigMap", data={"tls.key": "-----BEGIN EC PRIVATE KEY-----\ncanary\n"})),
     (Fault.PROVIDER, BASE, setting(f"{_ROLE}PROVIDER", None)),
     (Fault.PROVIDER, BASE, setting(f"{_ROLE}PROVIDER", "vault")),
     (Fault.PROVIDER, BASE, setting("QL3_WORKER_INGRESS_ENABLED", "false")),
@@ -171,6 +188,9 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
     (Fault.ROOT, BASE, setting(f"{_ROLE}ROOT_DIRECTORY", "values")),
     (Fault.ROOT, BASE, setting(f"{_ROLE}ROOT_DIRECTORY", "/var/run/secrets/qinglong3")),
     (Fault.ROOT, BASE, lambda found: ours(found)["volumeMounts"].pop(0)),
+    (Fault.ROOT, BASE, in_place_of_the_secret({"configMap": {"name": "values", "defaultMode": 0o440}})),
+    (Fault.ROOT, BASE, mounted_inside()),
+    (Fault.SUBPATH, BASE, mounted_inside(subPath="a")),
     (Fault.VALUES_MODE, BASE, source("defaultMode", 0o644)),
     (Fault.VALUES_MODE, BASE, source("defaultMode", 440)),
     (Fault.VALUES_MODE, BASE, source("defaultMode", "0o444")),
@@ -227,6 +247,7 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
     (Fault.PDB, BASE, spec("PodDisruptionBudget", "minAvailable", "0%")),
     (Fault.PDB, BASE, spec("PodDisruptionBudget", "maxUnavailable", 2)),
     (Fault.PDB, BASE, spec("PodDisruptionBudget", "selector", {"matchLabels": {"app": "other"}})),
+    (Fault.PDB, BASE, spec("PodDisruptionBudget", "selector", None)),
     (Fault.PDB, ALONE, more("PodDisruptionBudget", spec={"minAvailable": 1, "selector": _WHOLE})),
     *((Fault.PROBE, BASE, container(kind, None)) for kind in ("startupProbe", "livenessProbe", "readinessProbe")),
     (Fault.PROBE, BASE, container("livenessProbe", _PROBE)),
@@ -240,6 +261,16 @@ SPOILT: Final[list[tuple[Fault, str, Spoil]]] = [
     (Fault.NETWORK_POLICY, BASE, rule("egress", {})),
     (Fault.NETWORK_POLICY, BASE, rule("ingress", {})),
     (Fault.NETWORK_POLICY, BASE, rule("ingress", {"ports": [{"port": 9090}]})),
+    (Fault.NETWORK_POLICY, BASE, rule("ingress", {"ports": [{"port": "metrics"}]})),
+    (Fault.NETWORK_POLICY, BASE, rule("ingress", {"ports": [{"port": 9000, "endPort": 9100}]})),
+    (Fault.NETWORK_POLICY, NATIVE, rule("ingress", {"ports": [{"port": "secrets-metrics"}]})),
+    (Fault.NETWORK_POLICY, BASE, rule("ingress", {"from": [{"ipBlock": {"cidr": "::/0"}}]})),
+    (
+        Fault.NETWORK_POLICY,
+        BASE,
+        rule("egress", {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"port": 443}]}),
+    ),
+    (Fault.MERGED_SECRETS, BASE, container("envFrom", [{"secretRef": {"name": "ql3-cluster-worker-values"}}])),
     (Fault.MERGED_SECRETS, BASE, source("secretName", "ql3-cluster-worker-ingress")),
     (Fault.MERGED_SECRETS, BASE, in_place_of_the_secret(_TWO)),
     (Fault.UNKNOWN_VARIABLE, BASE, setting("QL3_SECRET_SIDECAR_HEALTHPORT", "8080")),
