@@ -125,29 +125,47 @@ def stages() -> Table:
 def parts() -> Table:
     """The parts alone."""
     found = result("floor")["floor"]
-    rows = [(name, f"{us:,.1f}") for name, us in found["parts_us"].items()]
+    cold = found["parts_cold_us"]
+    rows = [
+        (name, f"{us:,.1f}", f"{cold[name]:,.1f}" if name in cold else "") for name, us in found["parts_us"].items()
+    ]
     rows += [
-        (f"{name}, {kind}", middle(of, 1)) for name, kinds in found["servers_us"].items() for kind, of in kinds.items()
+        (f"{name}, {kind}", middle(of, 1), "")
+        for name, kinds in found["servers_us"].items()
+        for kind, of in kinds.items()
     ]
     if (round_trip := found["postgres_round_trip_us"]) is not None:
-        rows.append((f"one round trip of the driver (a delivery has {found['round_trips']})", f"{round_trip:,.1f}"))
-    return ("part alone", "us"), rows
+        rows.append((f"one round trip of the driver (a delivery has {found['round_trips']})", f"{round_trip:,.1f}", ""))
+    return ("part alone", "us", "with cold caches"), rows
 
 
 def floors() -> Table:
     """Each target, what it allows, and the floor."""
+    short = result("short")
+    product = {
+        target: named(short, workload)["cpu_us"]["product"]["median"] / each
+        for target, workload, each in (
+            ("SQLite, kept alive", "1 ref, kept alive", 1),
+            ("SQLite, fresh", "1 ref, fresh connections", 1),
+            ("PostgreSQL, kept alive", "1 ref, PostgreSQL, pool 8", 1),
+            ("files a second a core, 64 refs of 256 B", "64 refs of 256 B, root on tmpfs", 64),
+        )
+    }
     rows = [
         (
             one["name"],
             f"{one['target']:,g}",
             f"{one['allowed_us']:,g}",
             f"{one['floor_us']:,g}",
+            f"{one['floor_cold_us']:,g}",
+            f"{product[one['name']]:,.1f}",
             f"{one['best']:,g}",
             "yes" if one["possible"] else "**no**",
         )
         for one in result("floor")["floor"]["targets"]
     ]
-    return ("target", "figure", "it allows us", "floor us", "best that the floor permits", "possible"), rows
+    head = ("target", "figure", "it allows us", "floor us", "with cold caches", "product us")
+    return (*head, "best that the floor permits", "possible"), rows
 
 
 def calls() -> str:
