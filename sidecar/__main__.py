@@ -69,7 +69,7 @@ def _run(arguments: list[str]) -> int:
         return int(module.run(args))
     except Fault as fault:
         if getattr(args, "json", False):
-            from sidecar.findings import fault_document
+            from sidecar.cli.reports import fault_document
 
             print_json(fault_document(" ".join([name, *_action(args)]), fault))
             return int(fault.code)

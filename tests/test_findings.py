@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sidecar.__main__ import main
 from sidecar.cli.common import Exit, Fault
-from sidecar.findings import Finding, encodable, fault_document, quoted, report
+from sidecar.cli.reports import fault_document, report
+from sidecar.findings import Finding, encodable, quoted
 
 KEYS = ["code", "severity", "where", "cause", "mend"]
 

@@ -370,3 +370,13 @@ def test_any_sequence_of_publications(sequence: list[tuple[dict[str, str], Any, 
             assert got == expected and leftovers(root) == []
             assert (root / "..data").is_symlink() == (layout == "linked") == (done.generation is not None)
             assert all(mode_of(root / SecretRef.of("project", name).file_name) == mode for name in secrets)
+
+
+def test_the_writer_is_without_the_command_line() -> None:
+    """Importing the writer loads no command, no argument parser and no listener: other programs may use it."""
+    script = "import sys, sidecar.publish; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "sidecar.publish.writer" in loaded and not loaded & {"argparse", "aiohttp", "sidecar.cli", "sidecar.config"}

@@ -5,7 +5,8 @@ import sys
 
 from sidecar.audit import audit, read_path
 from sidecar.cli.common import lines, print_table
-from sidecar.findings import counted, report
+from sidecar.cli.reports import report
+from sidecar.findings import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -5,11 +5,12 @@ import os
 from collections.abc import Mapping
 
 from sidecar.cli.common import lines, print_table
+from sidecar.cli.reports import report
 from sidecar.config import named
 from sidecar.doctor import Examination, Known, examine, read_refs
 from sidecar.doctor.examine import label
 from sidecar.doctor.files import Facts
-from sidecar.findings import Finding, counted, printable, report
+from sidecar.findings import Finding, counted, printable
 from sidecar.variables import PROVIDING
 
 

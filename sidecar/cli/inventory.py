@@ -10,9 +10,10 @@ from typing import Final
 from provider.refs import SecretRef
 from sidecar.cli.authority_store import moment
 from sidecar.cli.common import lines, print_table
+from sidecar.cli.reports import report
 from sidecar.cli.store_reading import add_store_options, files_in_force, read_references, root_of
 from sidecar.doctor.examine import label
-from sidecar.findings import Finding, counted, printable, report
+from sidecar.findings import Finding, counted, printable
 from sidecar.publish.manifest import HASH
 from sidecar.stores.references import References
 

@@ -11,7 +11,8 @@ from provider.limits import BUNDLE_BYTES
 from provider.refs import SecretRef
 from sidecar import kubernetes
 from sidecar.cli.common import Exit, Fault, lines
-from sidecar.findings import Finding, report, verdict
+from sidecar.cli.reports import report, verdict
+from sidecar.findings import Finding
 from sidecar.publish import Inputs, Source, read_manifest
 from sidecar.publish.base64_view import encode_into, encoded_size
 from sidecar.publish.sources import BadValue

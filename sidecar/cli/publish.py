@@ -6,7 +6,8 @@ import os
 from typing import Final
 
 from sidecar.cli.common import Exit, Fault, lines
-from sidecar.findings import Finding, counted, report, verdict
+from sidecar.cli.reports import report, verdict
+from sidecar.findings import Finding, counted
 from sidecar.publish import How, Inputs, Published, Unpublished, judge_target, publish, read_directory, read_manifest
 
 _GROUPS: Final = 2**32 - 1

@@ -10,9 +10,10 @@ from typing import Final
 from provider.refs import InvalidRef, SecretRef
 from sidecar.cli.authority_store import control_faults, database, in_transaction, moment, store_path
 from sidecar.cli.common import Exit, Fault, duration_ms, lines, print_table
+from sidecar.cli.reports import report
 from sidecar.cli.store_reading import POSTGRES_RECEIPTS, ROOT, SQLITE_RECEIPTS, add_store_options, receipts_table
 from sidecar.config import ConfigFaults, named, peppers_from_environment
-from sidecar.findings import counted, report
+from sidecar.findings import counted
 from sidecar.receipts import COLUMNS, Marks, Receipt, holders
 from sidecar.stores.control_db import Row, Tx
 from sidecar.stores.sqlite_control import SqliteControl

@@ -11,10 +11,11 @@ from provider.limits import BUNDLE_BYTES
 from sidecar import kubernetes
 from sidecar.cli.common import Exit, Fault, duration_ms, lines, print_table, write_private
 from sidecar.cli.inventory import plan_findings
+from sidecar.cli.reports import report
 from sidecar.cli.store_reading import add_store_options, files_in_force, read_references
 from sidecar.doctor.examine import label
 from sidecar.doctor.place import KUBELET
-from sidecar.findings import Finding, counted, printable, report
+from sidecar.findings import Finding, counted, printable
 from sidecar.publish import How, Inputs, Source, Unpublished, judge_target, publish
 from sidecar.publish.target import DATA
 from sidecar.retention import BadPlan, Plan, judge, read, written
