@@ -244,6 +244,8 @@ TABLES: Final[dict[str, Callable[[], Table | str]]] = {
     "bench handshakes": handshakes,
     "bench replicas": tables_beside.replicas,
     "bench memory": tables_beside.memory,
+    "bench footprint": tables_beside.footprint,
+    "bench footprint sizes": tables_beside.footprint_sizes,
     "bench sizing": sizing,
     "bench database": tables_beside.database,
     "bench short conditions": lambda: conditions("short"),

@@ -27,6 +27,53 @@ def memory() -> str:
     )
 
 
+def footprint() -> Table:
+    """What a sidecar takes, beside the reference."""
+    found = result("footprint")["footprint"]
+    rows = []
+    for store in ("sqlite", "postgres"):
+        for temperature, of in found[store].items():
+            if temperature != "refused":
+                after = of["after_deliveries"]
+                keys = ("peak_bytes", "anonymous_bytes", "file_bytes", "group_peak_bytes")
+                rows.append(
+                    (f"{store}, {temperature}", f"{of['start_to_ready_s']:.2f}", *(_mib(after[key]) for key in keys))
+                )
+    rows.append(
+        ("reference (another runtime, architecture and kernel)", "-", "-", "-", "-", _mib(found["reference_bytes"]))
+    )
+    head = (
+        f"after {found['deliveries']:,} deliveries, MiB",
+        "start to ready, s",
+        "VmHWM",
+        "of it anonymous",
+        "and of files",
+    )
+    return (*head, "peak of the group"), rows
+
+
+def footprint_sizes() -> str:
+    """Start to ready, an idle connection, the prefix, and the group's file."""
+    found = result("footprint")["footprint"]
+    ready, warm = found["start_to_ready_s"], found["sqlite"]["warm"]
+    largest = ", ".join(f"{name} {_mib(size)}" for name, size in found["largest_bytes"].items())
+    group = warm["group"]
+    told = (
+        f"`{group['file']}` of cgroup version {group['version']}"
+        if "file" in group
+        else "no file: no group could be had"
+    )
+    return (
+        f"Start to ready {ready['median']:.2f} s ({ready['lowest']:.2f} to {ready['highest']:.2f}; target"
+        f" {found['targets']['start_to_ready_s']}); an idle connection {warm['idle_connection_bytes'] / 1024:.0f} KiB;"
+        f" the prefix {_mib(found['prefix_bytes'])} MiB ({largest}). The peak of the group is {told}.\n"
+    )
+
+
+def _mib(size: int | None) -> str:
+    return "-" if size is None else f"{size / (1 << 20):.1f}"
+
+
 def database() -> str:
     """What a replica more does to the database, and how many sessions a core keeps busy."""
     one, two = (result("replicas")["replicas"][number] for number in ("1", "2"))

@@ -174,13 +174,18 @@ class Stand:
 
     # --- process -------------------------------------------------------------------------------------------------
     def start(
-        self, *, wrapper: Sequence[str] = (), program: Sequence[str] = ("-m", "sidecar", "serve"), **variables: str
+        self,
+        *,
+        wrapper: Sequence[str] = (),
+        python: str = sys.executable,
+        program: Sequence[str] = ("-m", "sidecar", "serve"),
+        **variables: str,
     ) -> Self:
         """Start the sidecar and wait until it is ready."""
         WATCH.add(self)
         with (self.directory / "stderr").open("ab") as errors:
             self.process = subprocess.Popen(
-                [*wrapper, sys.executable, *program],
+                [*wrapper, python, *program],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
