@@ -15,6 +15,7 @@ from tests.mutants.serving import SERVING
 from tests.mutants.storing import STORING
 from tests.mutants.storing_postgres import STORING_POSTGRES
 from tests.mutants.working import WORKING
+from tests.mutants.worst_day import WORST_DAY
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *ASKING,
@@ -29,4 +30,5 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *CONFIGURING,
     *PUBLISHING,
     *WORKING,
+    *WORST_DAY,
 )
