@@ -38,7 +38,7 @@ MECHANISMS: Final[dict[str, str]] = {
     "P33": "Values are judged in wipeable memory before anything is written; only hashes and our names are removed.",
     "P34": "Opening, modes and limits are those of `serve`; manifests are judged by the variables that `serve` reads.",
     "P35": "The store is read at the plan, before the drop and after it; values are kept in memory until then.",
-    "P36": "Marks are compared under every pepper; another mark of the same delivery proves the pepper.",
+    "P36": "Marks are compared under both peppers; the id of a row tells under which its mark was made.",
     "P37": "TLS 1.3 with the name checked; the answer is compared with the one it must be, byte for byte, in place.",
     "P38": "Only 429, 503 and broken connections are tried again, by a schedule with one end.",
     "P39": "A stage waits for the word while the parent wipes; memory files, sealed; files on tmpfs under a mark.",

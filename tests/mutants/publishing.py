@@ -106,6 +106,8 @@ PUBLISHING: Final = (
     Mutant("P36", _RECEIPTS, "return frozenset(mark(key, file_name, value) for key in self._keys)",
            "return frozenset(mark(key, file_name, value) for key in self._keys[:1])",
            named("receipts_command", "who_has_what_is_mounted_now")),
+    Mutant("P36", "provider/receipts.py", "return receipt_id == _identified(key, receipt_id[:_HALF])",
+           "return len(receipt_id) == 36", named("receipts", "an_id_tells_the_key_and_nothing_else")),
     Mutant("P45", "sidecar/cli/receipts.py",
            'old = f"SELECT receipt_id FROM {table} WHERE occurred_at_ms < ? LIMIT {BATCH_ROWS}"'
            "  # noqa: S608 - of constants",
