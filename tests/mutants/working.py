@@ -111,5 +111,5 @@ WORKING: Final = (
     Mutant("P40", _STAGE, "signal.pthread_sigmask(signal.SIG_SETMASK, mask)", "pass",
            named("exec_parent", "signal_state")),
     Mutant("P40", "sidecar/supervise.py", "elif came.si_code <= _SENT_BY_THE_KERNEL:", "else:",
-           named("exec_parent", "terminal")),
+           named("exec_parent", "what_the_kernel_sends_is_not_sent_on")),
 )  # fmt: skip
