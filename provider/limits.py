@@ -61,6 +61,8 @@ DISCARD_BYTES: Final = 65_536
 """What still arrives after an early answer and is thrown away, so that the answer is not lost to a reset."""
 DISCARD_S: Final = 1.0
 """How long such an arrival is waited for."""
+SHUTDOWN_S: Final = 1.0
+"""How long the peer's own end is waited for after ours; TLS 1.3 does not ask for it."""
 REQUESTS_PER_CONNECTION: Final = 100
 """Bounds how long one handshake's judgement is relied on."""
 HANDSHAKING_SHARE: Final = 4

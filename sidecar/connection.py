@@ -13,7 +13,7 @@ from provider.outcomes import Close, Reason, Refused
 from sidecar.framing import Framer
 from sidecar.head import Head
 from sidecar.peer import Peer
-from sidecar.tlswire import hold_back, is_over, let_in, plaintext_left, reset, unsent, untaken
+from sidecar.tlswire import Transport
 
 if TYPE_CHECKING:
     from sidecar.app import Application
@@ -44,14 +44,17 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """Frames requests, bounds every phase, writes answers."""
 
     __slots__ = (
-        "_app", "_arrived", "_body_waiter", "_budget", "_held_back", "_listener", "_loop", "_waiter", "address",
+        "_app", "_arrived", "_body_waiter", "_budget", "_listener", "_loop", "_waiter", "address",
         "deadline", "due", "framer", "identity", "made", "peer", "phase", "requests", "task", "timed_out", "transport",
         "untaken_since",
     )  # fmt: skip
+
+    transport: Transport
+    """Set by whoever accepted the socket, before anything else happens."""
 
     def __init__(self, app: "Application", listener: "Listener", identity: "Identity", address: str) -> None:
         """`identity` is the TLS snapshot this connection was accepted under; `address` is its key in the limits."""
@@ -63,7 +66,7 @@ class Connection(asyncio.Protocol):
         self.framer = Framer()
         self.phase = Phase.HEAD
         self.made = False
-        """Whether the handshake ended well, so that `connection_lost` will follow."""
+        """Whether the handshake ended well, so that there is a task."""
         self.requests = 0
         self.timed_out = False
         """Whether the task was cancelled because its request's deadline had come."""
@@ -75,26 +78,22 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._body_waiter: asyncio.Future[None] | None = None
         self._budget = limits.DISCARD_BYTES
-        self._held_back = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self) -> None:
         """After the handshake: take the peer and wait for a first head."""
-        self.peer = Peer.of(transport.get_extra_info("ssl_object"))
-        self.transport: asyncio.Transport = transport  # type: ignore[assignment]  # TLS transports are both ways
+        self.peer = Peer.of(self.transport.tls)
         self.made = True
         self.due = self._loop.time() + limits.HEADERS_S
         self.task = self._loop.create_task(self._run())
         self._listener.opened(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self) -> None:
         """End what runs for a peer that has gone, which wipes it. An answered request may finish its record."""
-        if not self.made:
-            return
         unanswered = self.phase is Phase.RUNNING
         self.phase = Phase.CLOSED
         self.due = _NEVER
         # One that has just arrived is taken up all the same, so that it too is counted and told.
-        if self._arrived is None and (unanswered or self._waiter is not None):
+        if self.made and self._arrived is None and (unanswered or self._waiter is not None):
             self.task.cancel()
         self._listener.closed(self)
 
@@ -105,7 +104,7 @@ class Connection(asyncio.Protocol):
         elif self.phase is Phase.RUNNING:
             self.framer.feed(data)
             if self.framer.unwanted > limits.DISCARD_BYTES:
-                self._hold_back()
+                self.transport.hold_back()  # a flood is left to the kernel: we would only throw it away
             if self._body_waiter is not None and self.framer.complete and not self._body_waiter.done():
                 self._body_waiter.set_result(None)
         elif self.phase is Phase.DISCARD:
@@ -116,22 +115,11 @@ class Connection(asyncio.Protocol):
         elif self.phase is Phase.CLOSING:
             self._budget -= len(data)
             if self._budget < 0:
-                self._hold_back()
-
-    def _hold_back(self) -> None:
-        """Leave a flood to the kernel: we would only throw it away."""
-        if not self._held_back:
-            self._held_back = True
-            hold_back(self.transport)
-
-    def _let_in(self) -> None:
-        if self._held_back:
-            self._held_back = False
-            let_in(self.transport)
+                self.transport.hold_back()  # a flood is left to the kernel: we would only throw it away
 
     def _feed_head(self, data: bytes) -> None:
         if self.requests and not self.framer.started:
-            if unsent(self.transport):
+            if self.transport.unsent:
                 # The answer before is not complete, since we still hold a part of it: a peer that asks on without
                 # reading would make us hold ever more.
                 self._listener.count_pipelined()
@@ -208,12 +196,10 @@ class Connection(asyncio.Protocol):
         """
         if self.phase is not Phase.RUNNING:
             raise PeerGone
-        self.transport.write(data)
-        # TLS drops in silence what it is given for a socket that is lost.
-        if plaintext_left(self.transport) or is_over(self.transport):
+        if not self.transport.write(data):
             self.abort()
             raise PeerGone
-        self._let_in()
+        self.transport.let_in()
         self.untaken_since = self._loop.time()
         if self.framer.pipelined:
             self._listener.count_pipelined()
@@ -239,12 +225,12 @@ class Connection(asyncio.Protocol):
         """Reset the connection."""
         self.due = _NEVER
         self.untaken_since = None
-        reset(self.transport)
+        self.transport.reset()
 
     @property
     def busy(self) -> bool:
         """Whether a request runs or a part of an answer is still held in this process."""
-        return self.phase is Phase.RUNNING or unsent(self.transport) > 0
+        return self.phase is Phase.RUNNING or self.transport.unsent > 0
 
     def close_unless_busy(self) -> None:
         """Close at once if no request runs."""
@@ -253,23 +239,21 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self.framer.drop()
-        if untaken(self.transport):
+        if self.transport.untaken:
             self.phase = Phase.CLOSING
             self.due = self._loop.time()
             if self.untaken_since is None:
                 self.untaken_since = self.due
         else:
             self.phase = Phase.CLOSED
-            self.due = _NEVER
-            self._let_in()
-            if not self.transport.is_closing():
-                self.transport.close()
+            self.due = self._loop.time() + limits.SHUTDOWN_S
+            self.transport.close()
 
     def sweep(self, now: float) -> None:
         """Look at the bounds; called by the listener several times a second."""
         since = self.untaken_since
         if since is not None and now - since >= _LOOK_AFTER_S:
-            if not untaken(self.transport):
+            if not self.transport.untaken:
                 self.untaken_since = None
             elif now >= since + limits.RESPONSE_S:
                 self._listener.count_close(Close.RESPONSE_TIMEOUT)
@@ -284,7 +268,7 @@ class Connection(asyncio.Protocol):
         if self.phase is Phase.HEAD:
             if self.framer.started or not self.requests:
                 self._listener.count_close(Close.HEADERS_TIMEOUT)
-            elif self.untaken_since is not None and untaken(self.transport):
+            elif self.untaken_since is not None and self.transport.untaken:
                 self.due = self.untaken_since + limits.RESPONSE_S
                 return
             else:
@@ -296,5 +280,7 @@ class Connection(asyncio.Protocol):
                 self.due = self.deadline = _NEVER
                 self.timed_out = True
                 self.task.cancel()
+        elif self.phase is Phase.CLOSED:
+            self.abort()  # a peer need not say its own end
         else:
             self._close()

@@ -15,12 +15,11 @@ from sidecar.connection import Connection
 from sidecar.head import exceeded
 from sidecar.identity import Identity
 from sidecar.metrics import Metrics
-from sidecar.tlswire import read_little, tell_refusals
+from sidecar.tlswire import READ_BYTES, Transport
 
 _SWEEP_S: Final = 0.05
 _BACKLOG: Final = 512
-_SHUTDOWN_S: Final = 1.0
-"""TLS 1.3 peers need not answer a close_notify; longer than this is not waited."""
+_ACCEPTS: Final = 4
 _SETTLE_S: Final = 3.0
 """How long stopping waits for cancelled requests to wipe and for answered ones to write their record."""
 DESCRIPTOR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -86,36 +85,43 @@ class Listener:
         self._places: set[Connection] = set()
         """Every connection that counts, before its handshake ended too."""
         self._of_address: dict[str, int] = {}
-        self._handshakes: dict[Connection, asyncio.Task[None]] = {}
-        """Connections before the end of their handshake, the oldest first."""
+        self._handshakes: dict[Connection, float] = {}
+        """Connections before the end of their handshake, the oldest first, and until when it may last."""
         self._serving: set[asyncio.Task[None]] = set()
-        self._accepting: list[asyncio.Task[None]] = []
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._sweeping: asyncio.Task[None] | None = None
         self._sockets: list[socket.socket] = []
         self.connections: set[Connection] = set()
 
     def start(self, sockets: list[socket.socket]) -> None:
         """Begin to accept on bound sockets, and to sweep."""
-        read_little()
-        tell_refusals()
-        self._sockets = sockets
-        self._accepting = [self._loop.create_task(self._accept(listening)) for listening in sockets]
+        self._sockets = list(sockets)
+        for listening in sockets:
+            self._listen(listening)
         self._sweeping = self._loop.create_task(self._sweep())
 
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
+    def _listen(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:  # not closed since
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        # A few at a time: requests take turns with a storm of connections.
+        for _ in range(_ACCEPTS):
             try:
-                accepted, address = await self._loop.sock_accept(listening)
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
             except OSError as error:
-                # Out of descriptors, the listener waits for some to come back instead of spinning or dying.
-                is_out = error.errno in DESCRIPTOR_ERRORS
-                self._metrics.accept_pauses += is_out
-                await asyncio.sleep(_SWEEP_S if is_out else 0)
-                continue
+                if error.errno in DESCRIPTOR_ERRORS:
+                    # The listener waits for some to come back instead of spinning or dying.
+                    self._metrics.accept_pauses += 1
+                    self._loop.remove_reader(listening)
+                    self._loop.call_later(_SWEEP_S, self._listen, listening)
+                    return
+                continue  # that peer was gone before it was accepted
             self._metrics.accepted += 1
+            accepted.setblocking(False)
             self._admit(accepted, address_key(address[0]))
-            # While connections queue, accepting does not suspend: requests take turns with a storm of them.
-            await asyncio.sleep(0)
 
     def _admit(self, accepted: socket.socket, key: str) -> None:
         self._evict([one for one in self._handshakes if one.address == key], self._limits.per_address)
@@ -127,12 +133,10 @@ class Listener:
             self._turn_away(accepted, Close.CONNECTION_LIMIT)
             return
         connection = Connection(self._app, self, self._identity(), key)
+        connection.transport = Transport(self._loop, connection, accepted, connection.identity.context, self._buffer)
         self._places.add(connection)
         self._of_address[key] = self._of_address.get(key, 0) + 1
-        task = self._loop.create_task(self._handshake(connection, accepted))
-        self._handshakes[connection] = task
-        # Not at the end of the task's own code: a task that is cancelled before its first step never runs it.
-        task.add_done_callback(lambda _: self._handshake_ended(connection, accepted))
+        self._handshakes[connection] = self._loop.time() + limits.HANDSHAKE_S
         self._count()
 
     def _turn_away(self, accepted: socket.socket, cause: Close) -> None:
@@ -142,30 +146,14 @@ class Listener:
     def _evict(self, handshaking: list[Connection], limit: int) -> None:
         """Make room for one more before the end of its handshake: the oldest goes, not the new one."""
         if len(handshaking) >= max(1, limit // limits.HANDSHAKING_SHARE):
-            self.count_close(Close.HANDSHAKE_EVICTED)
-            self._handshakes.pop(handshaking[0]).cancel()
-            self._release(handshaking[0])
+            self._give_up(handshaking[0], Close.HANDSHAKE_EVICTED)
 
-    async def _handshake(self, connection: Connection, accepted: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=connection.identity.context,
-                ssl_handshake_timeout=limits.HANDSHAKE_S,
-                ssl_shutdown_timeout=_SHUTDOWN_S,
-            )
-        except (ConnectionAbortedError, TimeoutError):
-            self.count_close(Close.HANDSHAKE_TIMEOUT)
-        except OSError:  # TLS errors are among them
-            self.count_close(Close.HANDSHAKE_FAILED)
-
-    def _handshake_ended(self, connection: Connection, accepted: socket.socket) -> None:
-        self._handshakes.pop(connection, None)
-        if not connection.made:
-            accepted.close()
-            self._release(connection)
-        self._count()
+    def _give_up(self, connection: Connection, cause: Close) -> None:
+        """End a handshake; its place is free at once."""
+        self.count_close(cause)
+        del self._handshakes[connection]
+        self._release(connection)
+        connection.transport.abort()
 
     def opened(self, connection: Connection) -> None:
         """Take over a connection whose handshake is done; it is not evicted any more."""
@@ -177,6 +165,8 @@ class Listener:
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection; its places are free again."""
+        if self._handshakes.pop(connection, None) is not None:
+            self.count_close(Close.HANDSHAKE_FAILED)
         self.connections.discard(connection)
         self._release(connection)
         self._count()
@@ -229,6 +219,10 @@ class Listener:
                 connection.sweep(now)
             except Exception:  # noqa: BLE001 - one connection gone wrong must not lift the bounds of all others
                 connection.abort()
+        for connection, until in tuple(self._handshakes.items()):
+            if now < until:
+                break
+            self._give_up(connection, Close.HANDSHAKE_TIMEOUT)
 
     async def drain(self, limit_s: float) -> None:
         """Let running requests finish within `limit_s` seconds, then reset what still runs."""
@@ -242,19 +236,22 @@ class Listener:
 
     async def stop(self) -> None:
         """Close the sockets, then every connection, and wait until what ran for them has wiped what it held."""
-        ending = {*self._accepting, *self._handshakes.values()}
-        for task in ending:
-            task.cancel()
-        for listening in self._sockets:
+        while self._sockets:
+            listening = self._sockets.pop()
+            self._loop.remove_reader(listening)
             listening.close()
+        for connection in tuple(self._handshakes):
+            del self._handshakes[connection]
+            connection.transport.abort()
         for connection in tuple(self.connections):
             connection.close_unless_busy()
-        end = self._loop.time() + _SHUTDOWN_S
+        end = self._loop.time() + limits.SHUTDOWN_S
         while self.connections and self._loop.time() < end:  # noqa: ASYNC110 - as in drain
             await asyncio.sleep(_SWEEP_S / 5)
         for connection in tuple(self.connections):
             connection.abort()
-        if ending := ending | self._serving:
-            await asyncio.wait(ending, timeout=_SETTLE_S)
+        await asyncio.sleep(0)  # what was aborted is told in the loop's next turn
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=_SETTLE_S)
         if self._sweeping is not None:
             self._sweeping.cancel()

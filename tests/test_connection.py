@@ -1,15 +1,17 @@
 """A connection: what happens to a request at every place where it waits, and when its bounds come."""
 
 import asyncio
+import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from provider.outcomes import Close
-from sidecar import connection as module
 from sidecar.connection import Phase
 from sidecar.exchange import AppLimits
+from sidecar.tlswire import Transport
 from tests.kit import valid
 from tests.kit.edge import Client, Edge, edge, request
 from tests.kit.fakes import STEPS
@@ -99,7 +101,7 @@ async def test_a_request_whose_peer_went_at_once_is_told_all_the_same(tmp_path: 
         connection = running.connection
         await asyncio.sleep(0.01)
         connection.data_received(request())
-        connection.connection_lost(None)
+        connection.connection_lost()
         await running.until_told(1)
         assert running.told() == [("unanswered", "parse")]
         assert running.scene.touched == []
@@ -325,7 +327,7 @@ async def fill(running: Edge, monkeypatch: pytest.MonkeyPatch) -> Client:
     """Return a client that got an answer of which, as far as the server can tell, nothing was taken."""
     client = await running.client()
     assert (await client.ask()).status == 200
-    monkeypatch.setattr(module, "untaken", lambda _: 1)
+    monkeypatch.setattr(Transport, "untaken", 1)
     return client
 
 
@@ -336,7 +338,7 @@ async def test_a_peer_that_asks_on_without_reading_is_not_served_more(
     async with edge(tmp_path) as running:
         client = await running.client()
         assert (await client.ask()).status == 200
-        monkeypatch.setattr(module, "unsent", lambda _: 1)
+        monkeypatch.setattr(Transport, "unsent", 1)
         client.send(request())
         await running.until(lambda: running.metrics.pipelined == 1)
         assert await client.ended() == b""
@@ -360,7 +362,7 @@ async def test_a_slow_reader_of_the_last_answer_is_dropped_too(tmp_path: Path, m
     """A connection that ends is not closed over an answer on its way, and not left open for it either."""
     monkeypatch.setattr("provider.limits.RESPONSE_S", 0.8)
     async with edge(tmp_path) as running:
-        monkeypatch.setattr(module, "untaken", lambda _: 1)
+        monkeypatch.setattr(Transport, "untaken", 1)
         client = await running.client()
         assert (await client.ask(request(connection="close"))).status == 200
         await running.until(lambda: running.connection.phase is Phase.CLOSING)
@@ -415,16 +417,13 @@ async def test_half_a_connection_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["before", "while writing"])
 async def test_what_reached_nobody_is_not_told_as_delivered(when: str, tmp_path: Path) -> None:
-    """An answer written to a socket that is lost already, though TLS was not told yet, is no delivery."""
+    """An answer for a connection that is lost, or that is lost with it, is no delivery."""
     async with edge(tmp_path) as running:
         client = await running.client()
-        raw = running.connection.transport._ssl_protocol._transport  # type: ignore[attr-defined]
-
-        if when == "before":
-            running.scene.steps.plans["close"] = raw.close
-        else:
-            # As when the kernel refuses the bytes.
-            raw.write = lambda _: raw._fatal_error(BrokenPipeError())
+        transport = running.connection.transport
+        # As when the kernel refuses the bytes.
+        lose = transport.abort if when == "before" else partial(transport._socket.shutdown, socket.SHUT_WR)
+        running.scene.steps.plans["close"] = lose
         client.send(request())
         await running.until_told(1)
         assert running.told() == [("unanswered", "delivery")]
@@ -472,7 +471,7 @@ async def test_a_flood_is_left_to_the_kernel(data: bytes, tmp_path: Path) -> Non
 async def test_a_failed_engine_keeps_no_plaintext(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When TLS could not encrypt what it was given, the connection is reset and nothing counts as delivered."""
     async with edge(tmp_path) as running:
-        monkeypatch.setattr(module, "plaintext_left", lambda _: True)
+        monkeypatch.setattr(Transport, "write", lambda *_: False)
         client = await running.client()
         client.send(request())
         await running.until_told(1)

@@ -263,16 +263,16 @@ async def test_running_out_of_descriptors_stops_nobody(tmp_path: Path, monkeypat
     """While accepting fails for want of descriptors or memory the listener waits, and then goes on."""
     async with edge(tmp_path) as running:
         loop = asyncio.get_running_loop()
-        accept, errors = loop.sock_accept, [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED]
-        asked: list[float] = []
+        errors = [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED]
+        accept, asked = socket.socket.accept, list[float]()
 
-        async def failing(sock: socket.socket) -> Any:
+        def failing(sock: socket.socket) -> Any:
             asked.append(loop.time())
             if errors:
                 raise OSError(errors.pop(0), "no room")
-            return await accept(sock)
+            return accept(sock)
 
-        monkeypatch.setattr(loop, "sock_accept", failing)
+        monkeypatch.setattr(socket.socket, "accept", failing)
         assert (await (await running.client()).ask()).status == 200
         assert (await (await running.client()).ask()).status == 200
         waits = [later - sooner for sooner, later in pairwise(asked)]

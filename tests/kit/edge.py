@@ -4,7 +4,10 @@ What a whole `serve` cannot be made to do shows here: to hang at a chosen step, 
 """
 
 import asyncio
+import fcntl
 import socket
+import struct
+import termios
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -94,10 +97,21 @@ class Client:
                 return b"RESET"
 
     def reset(self) -> None:
-        """Reset the connection."""
+        """Reset the connection, unless it is over."""
         sock = self.writer.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.writer.transport.abort()
+
+    def untaken(self) -> int:
+        """Return how many bytes of ours the server's kernel has not acknowledged."""
+        sock = self.writer.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return 0
+        raw = self.writer.transport._ssl_protocol._transport  # type: ignore[attr-defined]
+        waiting = 0 if raw is None else raw.get_write_buffer_size()
+        return int(waiting + struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
 
     async def close(self) -> None:
         """Close the connection."""
@@ -141,7 +155,7 @@ class Edge:
         ours = writer.get_extra_info("sockname")
 
         def decided() -> bool:
-            names = [one.transport.get_extra_info("peername") for one in self.listener.connections]
+            names = [one.transport.peername() for one in self.listener.connections]
             return ours in names or writer.transport.is_closing()
 
         await self.until(decided)

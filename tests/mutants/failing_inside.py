@@ -96,7 +96,7 @@ PROCESS: Final = (
             tests=(named("process", "what_still_runs_at_the_limit_is_reset"),)),
     Failure("The process is out of descriptors", (Seen.NOTHING,),
             "Raise the limit of open files; connections wait in the kernel's queue meanwhile.",
-            (Line("listener.py", "if is_out else 0"), Line("process.py", "accept_pauses")),
+            (Line("listener.py", "self._loop.call_later(_SWEEP_S"), Line("process.py", "accept_pauses")),
             metrics=("open_descriptors", "accept_pauses_total"),
             tests=(named("process", "running_out_of_descriptors"),)),
     Failure("The event loop stands still (a starved or frozen machine)", (Seen.NOTHING,),

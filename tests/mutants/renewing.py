@@ -127,8 +127,8 @@ RENEWING: Final = (
     Mutant("P16", "provider/mounts.py", "return self._kinds.get(mount) in LOCAL_KINDS",
            'return self._kinds.get(mount, b"tmpfs") in LOCAL_KINDS', named("mounts", "unknown_mount_is_not_local")),
     # --- the edge stays upright
-    Mutant("P26", _LISTENER, "await asyncio.sleep(_SWEEP_S if is_out else 0)",
-           "await asyncio.sleep(0)",
+    Mutant("P26", _LISTENER, "self._loop.call_later(_SWEEP_S, self._listen, listening)",
+           "self._loop.call_soon(self._listen, listening)",
            named("listener", "running_out_of_descriptors_stops_nobody")),
     Mutant("P29", "sidecar/events.py", "if len(self._lines) >= _QUEUE_LINES:", "if False:",
            named("events", "a_stalled_reader_stalls_nobody")),

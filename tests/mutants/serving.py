@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant, named
 
 _CONNECTION: Final = "sidecar/connection.py"
 _LISTENER: Final = "sidecar/listener.py"
+_TLSWIRE: Final = "sidecar/tlswire.py"
 _EXCHANGE: Final = "sidecar/exchange.py"
 _APP: Final = "sidecar/app.py"
 _PROCESS: Final = "sidecar/process.py"
@@ -20,7 +21,7 @@ _LEAVING: Final = named("process", "leaving")
 
 SERVING: Final = (
     # --- bounds
-    Mutant("P25", _LISTENER, "ssl_handshake_timeout=limits.HANDSHAKE_S,", "ssl_handshake_timeout=30.0,", _PHASES),
+    Mutant("P25", _LISTENER, "if now < until:", "if now < until + 20:", _PHASES),
     Mutant("P25", _CONNECTION, "self.due = self.untaken_since + limits.IDLE_S", "self.due = _NEVER", _PHASES),
     Mutant("P25", _CONNECTION, "async with asyncio.timeout_at(until):", "async with asyncio.timeout(None):", _PHASES),
     Mutant("P25", _CONNECTION, "elif now >= since + limits.RESPONSE_S:", "elif False:",
@@ -34,18 +35,19 @@ SERVING: Final = (
            named("connection", "what_arrives_after_an_early_answer_is_let_in_up_to_a_bound")),
     Mutant("P25", _CONNECTION, "if self.framer.unwanted > limits.DISCARD_BYTES:", "if False:",
            named("connection", "a_flood_is_left_to_the_kernel")),
-    Mutant("P25", _CONNECTION, "if unsent(self.transport):", "if False:",
+    Mutant("P25", _CONNECTION, "if self.transport.unsent:", "if False:",
            named("connection", "a_peer_that_asks_on_without_reading_is_not_served_more")),
     Mutant("P25", _LISTENER, "connection.sweep(now)", "connection.due and connection.sweep(now)",
            named("listener", "one_connection_gone_wrong_does_not_lift_the_bounds_of_others")),
+    Mutant("P25", _TLSWIRE, "if not self._reading and not self._peer_ended and self._state is not _State.CLOSED:",
+           "if not self._reading and self._state is not _State.CLOSED:",
+           named("tlswire", "a_peer_that_leaves_still_gets_what_was_written")),
     # --- places
-    Mutant("P26", _LISTENER, "task.add_done_callback(lambda _: self._handshake_ended(connection, accepted))", "pass",
-           named("listener", "a_handshake_has_its_time")),
-    Mutant("P26", _LISTENER, "self._release(handshaking[0])", "pass", _EVICTION),
+    Mutant("P26", _LISTENER, "self._places.remove(connection)", "pass", named("listener", "a_handshake_has_its_time")),
     Mutant("P26", _LISTENER, "if len(handshaking) >= max(1, limit // limits.HANDSHAKING_SHARE):",
            "if len(handshaking) > max(1, limit // limits.HANDSHAKING_SHARE):", _EVICTION),
-    Mutant("P26", _LISTENER, "self._handshakes.pop(handshaking[0]).cancel()",
-           "self._handshakes.pop(handshaking[-1]).cancel()", _EVICTION),
+    Mutant("P26", _LISTENER, "self._give_up(handshaking[0], Close.HANDSHAKE_EVICTED)",
+           "self._give_up(handshaking[-1], Close.HANDSHAKE_EVICTED)", _EVICTION),
     Mutant("P26", _LISTENER, "if self._of_address.get(key, 0) >= self._limits.per_address:", "if False:",
            named("listener", "beyond_the_limit_of_an_address_nobody_is_let_in")),
     Mutant("P26", _LISTENER, "if len(self._places) >= self._limits.connections:", "if False:",
@@ -67,21 +69,22 @@ SERVING: Final = (
     Mutant("P27", _APP,
            "except Exception:  # noqa: BLE001 - anything else is the table's last row; its text goes nowhere",
            "except ValueError:", named("app", "anything_else_is_an_internal_error")),
-    Mutant("P27", _CONNECTION, "if plaintext_left(self.transport) or is_over(self.transport):",
-           "if plaintext_left(self.transport):",
+    Mutant("P27", _CONNECTION, "if not self.transport.write(data):", "if self.transport.write(data) is None:",
            named("connection", "what_reached_nobody_is_not_told_as_delivered")),
-    Mutant("P27", _CONNECTION, "if self._arrived is None and (unanswered or self._waiter is not None):",
-           "if unanswered or self._waiter is not None:",
+    Mutant("P27", _TLSWIRE, "return self._state is _State.OPEN", "return True",
+           named("tlswire", "a_socket_that_is_lost_takes_nothing")),
+    Mutant("P27", _CONNECTION, "if self.made and self._arrived is None and (unanswered or self._waiter is not None):",
+           "if self.made and (unanswered or self._waiter is not None):",
            named("connection", "a_request_whose_peer_went_at_once_is_told_all_the_same")),
     Mutant("P27", _FRAMING, "return self._length is not None and self.received >= self._length", "return True",
            named("framing", "a_request_whose_end_is_unknown_is_never_complete_nor_pipelined")),
     # --- leaving
     Mutant("P28", _EXCHANGE, "or app.gate is not Gate.OPEN", "or False", _LEAVING),
     Mutant("P28", _PROCESS, "await listener.drain(config.limits.drain_timeout_ms / 1000)", "pass", _LEAVING),
-    Mutant("P28", _CONNECTION, "if self._arrived is None and (unanswered or self._waiter is not None):",
-           "if self._arrived is None:",
+    Mutant("P28", _CONNECTION, "if self.made and self._arrived is None and (unanswered or self._waiter is not None):",
+           "if self.made and self._arrived is None:",
            named("connection", "a_peer_that_leaves_with_its_answer_does_not_cost_the_record")),
-    Mutant("P28", _LISTENER, "await asyncio.wait(ending, timeout=_SETTLE_S)", "pass",
+    Mutant("P28", _LISTENER, "await asyncio.wait(self._serving, timeout=_SETTLE_S)", "pass",
            named("connection", "stopping_waits_for_the_record_of_an_answer")),
     Mutant("P28", _PROCESS, "loop.add_signal_handler(number, end_for, None)", "pass",
            named("process", "a_signal_while_starting_is_not_lost")),

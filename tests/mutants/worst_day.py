@@ -34,7 +34,7 @@ WORST_DAY: Final = (
     Mutant("P26", _PROCESS, "widen()", "pass",
            named("hardening", "a_serving_process_takes_every_descriptor_that_it_may")),
     # --- what is counted, and what is said
-    Mutant("P42", _LISTENER, "self._metrics.accept_pauses += is_out", "pass",
+    Mutant("P42", _LISTENER, "self._metrics.accept_pauses += 1", "pass",
            named("listener", "running_out_of_descriptors_stops_nobody")),
     Mutant("P42", _CONNECTION, "self._listener.count_used_up()", "pass", named("bounds", "requests_of_a_connection")),
     Mutant("P42", _CONNECTION, "self._listener.count_refused_head(block)", "pass", named("bounds", "heads")),
