@@ -156,6 +156,14 @@ async def test_a_deadline_during_silence_is_the_deadlines_answer(database: Datab
         assert await reason(hold.__aenter__()) is Reason.DEADLINE
         proxy.deaf = False
         proxy.cut()
+        await well_again(bed)
+        async with bed.store.hold(world.principal(), world.command(), deadline(5), slow_material=False) as late:
+            authority = verify(world.principal(), world.session_id, world.command(), late)
+            proxy.deaf = True
+            late._deadline = deadline(0.1)
+            assert await reason(commit(late, authority, ())) is Reason.DEADLINE
+        proxy.deaf = False
+        proxy.cut()
 
 
 @pytest.mark.usefixtures("impatient")

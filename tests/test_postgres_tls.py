@@ -3,7 +3,6 @@
 import asyncio
 import datetime
 import os
-import shutil
 import ssl
 import struct
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +21,7 @@ from sidecar.stores.faults import StoreFault, StoreFaultKind
 from tests.conformance.store_suite import ask
 from tests.kit.postgres import Database, Postgres
 from tests.kit.postgres_bed import PostgresBed, login, served
+from tests.kit.postgres_versions import system_programs
 from tests.kit.world import CREDENTIAL_ID
 
 NAME = "postgres.ql3.internal"
@@ -196,13 +196,6 @@ async def test_a_ca_file_that_is_none(tmp_path: Path, database: Database, conten
     assert caught.value.kind is StoreFaultKind.UNREADABLE
     assert "TLS_CA_FILE" in caught.value.mend
     bed.store.close()
-
-
-def system_programs() -> Path | None:
-    """Return the directory of the system's server, the newest one."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    on_path = shutil.which("postgres")
-    return found[-1].parent if found else None if on_path is None else Path(on_path).parent
 
 
 @pytest.fixture(scope="module")

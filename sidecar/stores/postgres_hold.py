@@ -58,8 +58,7 @@ class PostgresHold:
             self.snapshot = await self._begin(self._session)
         except Unusable:
             self._end()
-            late = asyncio.get_running_loop().time() >= self._deadline
-            raise Refused(Reason.DEADLINE if late else Reason.AUTHORITY_STORE) from None
+            raise Refused(self._why()) from None
         except BaseException:
             self._end()
             raise
@@ -73,7 +72,7 @@ class PostgresHold:
     async def commit(self, authority: Authority, receipts: tuple[Receipt, ...]) -> None:
         """Insert the receipts `released` and COMMIT.
 
-        Raises `Refused(AUTHORITY_STORE)` unless the server confirmed it, in time.
+        Raises `Refused(AUTHORITY_STORE)`, or `Refused(DEADLINE)`, unless the server confirmed it in time.
         """
         session = self._session
         if not self.tenure.open or session is None:
@@ -84,7 +83,7 @@ class PostgresHold:
                 await session.fetch(RELEASE, self._until(), *receipt_rows(authority, receipts))
             tag = await session.tell("COMMIT", self._until())
         except Unusable:
-            raise Refused(Reason.AUTHORITY_STORE) from None
+            raise Refused(self._why()) from None
         finally:
             self.tenure.open = False
         # A transaction that has failed is ended by COMMIT, too, with another tag.
@@ -112,6 +111,10 @@ class PostgresHold:
             credential=None if row[42] is None else Credential(*row[43:48]),
             second_row=len(rows) > 1,
         )
+
+    def _why(self) -> Reason:
+        late = asyncio.get_running_loop().time() >= self._deadline
+        return Reason.DEADLINE if late else Reason.AUTHORITY_STORE
 
     def _until(self) -> float:
         return min(self._deadline, asyncio.get_running_loop().time() + CALL_S)

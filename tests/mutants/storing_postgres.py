@@ -60,6 +60,8 @@ STORING_POSTGRES: Final = (
            named("places", "every_waiter_has_its_own_limit")),
     Mutant("P11", "sidecar/stores/places.py", "if until < alarm.until:", "if until > alarm.until:",
            named("places", "every_waiter_has_its_own_limit")),
+    Mutant("P11", _HOLD, "return Reason.DEADLINE if late else Reason.AUTHORITY_STORE", "return Reason.AUTHORITY_STORE",
+           named("postgres_failures", "a_deadline_during_silence_is_the_deadlines_answer")),
     Mutant("P11", _SESSION, '"lock_timeout": "1000",', '"lock_timeout": "0",',
            named("postgres_failures", "an_attempt_locked_by_another_replica_is_busy_for_itself_alone")),
     Mutant("P11", _STORE,
