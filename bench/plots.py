@@ -139,7 +139,7 @@ PLOTS: Final[dict[str, tuple[Callable[[Figure], None], tuple[float, float]]]] = 
     "cost": (cost, (9.0, 2.8)),
     "latency": (latency, (5.0, 3.0)),
     "throughput": (throughput, (7.5, 5.0)),
-    "stages": (stages, (8.0, 2.4)),
+    "stages": (stages, (8.0, 2.8)),
     "memory": (memory, (5.0, 2.6)),
     "refusals": (refusals, (7.5, 4.6)),
 }

@@ -32,6 +32,12 @@ RULES: Final = (
     ("sidecar/stores/sqlite.py", "newest", "authentication"),
     ("sidecar/stores/sqlite.py", "acknowledge", "store"),
     ("sidecar/stores/sqlite_hold.py", None, "store"),
+    ("sidecar/stores/postgres.py", "record", "audit"),
+    ("sidecar/stores/postgres.py", "newest", "authentication"),
+    ("sidecar/stores/postgres_hold.py", None, "store"),
+    ("sidecar/stores/postgres_session.py", None, "store"),
+    # What the driver's callbacks take belongs to no request that could be told.
+    ("/asyncpg/", None, "store"),
     ("provider/authority.py", None, "store"),
     ("provider/credential.py", None, "authentication"),
     ("sidecar/shield.py", None, "authentication"),

@@ -12,19 +12,37 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from bench.bed import LIMITS, RESULTS, Settings, load, pid_of, pin, prepared, processors, product, result_of, store
+from bench.bed import (
+    DURABLE,
+    LIMITS,
+    RESULTS,
+    Settings,
+    load,
+    pid_of,
+    pin,
+    prepared,
+    processors,
+    product,
+    result_of,
+    store,
+)
 from bench.plan import processor_time
 from bench.profiled import EVERY_MS, STAGES
 from bench.report import Workload
-from bench.workloads import BASE, FRESH, FULL
+from bench.workloads import BASE, FRESH, FULL, POSTGRES
+from sidecar.devpostgres import CannotRun
+from tests.kit.postgres import Database, Postgres
 from tests.kit.stand import Stand
 
 SIXTY_FOUR: Final = next(one for one in FULL if one.refs == 64)
 CASES: Final = (BASE, SIXTY_FOUR, FRESH)
 WRITTEN_S: Final = 20.0
+PLAIN_S: Final = 3.0
+"""Length of the run without sampler, which shows only what the sampler itself costs."""
 
 
 def split(counts: Mapping[str, int], main_us: float, threads_us: float) -> dict[str, float]:
@@ -74,19 +92,52 @@ def sampled(stand: Stand, crowded: dict[str, Any], workload: Workload, settings:
     }
 
 
-def measure(workload: Workload, directory: Path, settings: Settings) -> dict[str, Any]:
-    """Split a delivery's processor time; measure the same without sampler."""
+def measure(workload: Workload, directory: Path, settings: Settings, server: Postgres | None = None) -> dict[str, Any]:
+    """Split a delivery's processor time; measure the same without sampler. A server is for the store PostgreSQL."""
+    with ExitStack() as stack:
+        databases = [None if server is None else stack.enter_context(server.database()) for _ in range(2)]
+        return _measured(workload, directory, settings, *databases)
+
+
+def _measured(
+    workload: Workload, directory: Path, settings: Settings, first: Database | None, second: Database | None
+) -> dict[str, Any]:
     out = directory / "samples.json"
-    stand, requests = prepared(directory / "sampled", workload)
+    stand, requests = prepared(directory / "sampled", workload, first)
     crowded = {"request": requests[0], "others": tuple(requests[1:])}
     with stand:
         stand.start(program=("-m", "bench.profiled", str(out)), **LIMITS)
         pin(pid_of(stand), settings.server_cpu)
         found = sampled(stand, crowded, workload, settings, out)
-    with product(directory / "plain", workload, settings) as (stand, requests):
+    with product(directory / "plain", workload, settings, second) as (stand, requests):
         crowded = {"request": requests[0], "others": tuple(requests[1:])}
-        plain = load(stand, pid_of(stand), stand.port, workload, settings, **crowded)
+        plain = load(
+            stand,
+            pid_of(stand),
+            stand.port,
+            workload,
+            settings,
+            **crowded | {"seconds": min(PLAIN_S, settings.seconds)},
+        )
     return {"name": workload.name, **found, "without_sampler_us": round(plain.cpu_s / plain.requests * 1e6, 1)}
+
+
+def split_all(settings: Settings) -> dict[str, Any]:
+    """Split every case and return the result; what cannot run here is said."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        about = result_of(Path(name), settings)
+        cases = []
+        for number, workload in enumerate(CASES):
+            (Path(name) / str(number)).mkdir()
+            cases.append(measure(workload, Path(name) / str(number), settings))
+        missed = []
+        try:
+            with Postgres(settings=DURABLE) as server:
+                (Path(name) / "postgres").mkdir()
+                cases.append(measure(POSTGRES, Path(name) / "postgres", settings, server))
+        except CannotRun as why:
+            missed.append(f"{POSTGRES.name} was not split: {why}")
+        return about | {"every_ms": EVERY_MS, "cases": cases, "not_compared": missed}
 
 
 def show(result: dict[str, Any]) -> str:
@@ -107,13 +158,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "stages.json", help="the results' file")
     asked = parser.parse_args(given)
     settings = Settings(asked.seconds, min(0.5, asked.seconds), 1, *processors(), True)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=asked.directory) as name:
-        about = result_of(Path(name), settings)
-        cases = []
-        for number, workload in enumerate(CASES):
-            (Path(name) / str(number)).mkdir()
-            cases.append(measure(workload, Path(name) / str(number), settings))
-        result = about | {"every_ms": EVERY_MS, "cases": cases}
+    before, tempfile.tempdir = tempfile.tempdir, asked.directory
+    try:
+        result = split_all(settings)
+    finally:
+        tempfile.tempdir = before
     store(result, asked.output)
     print(show(result))
     return 0
