@@ -92,7 +92,7 @@ def latency() -> Table:
 
 def missing() -> str:
     """What could not be compared where the results were taken."""
-    found = [line for name in ("short", "full", "floor") for line in result(name)["not_compared"]]
+    found = [line for name in ("short", "full", "stages", "floor") for line in result(name)["not_compared"]]
     return "".join(f"- {line}\n" for line in dict.fromkeys(found)) or "Everything was compared.\n"
 
 
