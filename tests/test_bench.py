@@ -157,3 +157,18 @@ def test_the_client_counts_what_it_is_told(tmp_path: Path) -> None:
         assert few(idle=5).idle_open == 5
         with pytest.raises(RuntimeError, match="no such answer was expected"):
             few(statuses=(404,))
+
+
+@pytest.mark.skipif(nginx.program() is None, reason="nginx is not installed here")
+def test_nginx_demands_a_certificate_and_says_why_it_does_not_start(tmp_path: Path) -> None:
+    """The ceiling serves a client with a certificate only, and never fails without a word."""
+    settings = bed.Settings(0.1, 0.0, 1, None, None, True)
+    stand, _ = bed.prepared(tmp_path / "stand", BASE)
+    with nginx.nginx(stand.environment, 3000) as worker:
+        assert worker is not None
+        few: dict[str, Any] = {"requests": 2, "seconds": 30.0, "requests_per_connection": 1}
+        assert bed.load(stand, *worker, BASE, settings, **few).requests >= 2
+        assert bed.load(stand, *worker, BASE, settings, pair="", statuses=(400,), **few).requests >= 2
+    without = stand.environment | {"QL3_WORKER_INGRESS_TLS_CERTIFICATE_FILE": str(tmp_path / "none")}
+    with pytest.raises(RuntimeError, match="nginx did not start"), nginx.nginx(without, 10):
+        pass
