@@ -25,7 +25,6 @@ from sidecar.connection import Connection, Phase
 from sidecar.exchange import AppLimits
 from sidecar.metrics import UNANSWERED
 from sidecar.shield import ShieldLimits
-from sidecar.tlswire import untaken
 from tests.kit import valid
 from tests.kit.edge import TARGET, Client, Edge, edge, request
 from tests.kit.stand import Answer, parse_answer
