@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from provider.refs import SecretRef
 from sidecar.__main__ import main
-from sidecar.publish import How, Inputs, Source, Unpublished, publish
+from sidecar.publish import How, Inputs, Source, Unpublished, publish, read_manifest
 from sidecar.publish.target import locked
 from tests.kit.killing import leftovers, write_sources
 from tests.kit.memscan import ROOT
@@ -333,6 +333,48 @@ def test_memory_is_given_back(tmp_path: Path) -> None:
         publish(str(root), inputs, How())
     os.close(reading)
     assert inputs.pool.outstanding == 0 and seen_one(root) == b"from stdin"
+
+
+CANARY = "qlsecret:v1:canary"
+scalars = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from(["", "a", "project", CANARY, "a\x00", "é"])
+refs = st.builds(SecretRef.of, st.just("p"), st.sampled_from("ab"), st.none() | st.integers(1, 2))
+good: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    refs.map(lambda ref: {"ref": ref.text}),
+    refs.map(
+        lambda ref: {"project": ref.project_id, "name": ref.name} | ({"version": ref.version} if ref.version else {})
+    ),
+)
+sourced = st.tuples(
+    good, st.sampled_from([{"file": "a"}, {"file": "b"}, {"stdin": True}, {"file": "a", "stdin": False}])
+)
+keys = st.sampled_from(["ref", "project", "name", "version", "file", "stdin", "bundle", "more"])
+entries = (
+    sourced.map(lambda both: both[0] | both[1])
+    | st.dictionaries(keys, scalars | st.lists(scalars), max_size=5)
+    | scalars
+)
+
+
+@given(st.lists(entries, max_size=5))
+def test_any_manifest(given_entries: list[Any]) -> None:
+    """Whatever stands in a manifest: each entry is one source of its own ref, or has a fault that names its place."""
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "m.json"
+        path.write_text(json.dumps({"schemaVersion": 1, "secrets": given_entries}))
+        sources, faults = read_manifest(str(path))
+    assert "canary" not in repr(faults)
+    faulty = {fault.where for fault in faults}
+    assert {source.where for source in sources} | faulty == {f"secrets[{index}]" for index in range(len(given_entries))}
+    assert not {source.where for source in sources} & faulty
+    assert len({source.file_name for source in sources}) == len(sources)
+    assert sum(source.path is None for source in sources) <= 1
+    for source in sources:
+        entry = given_entries[int(source.where[8:-1])]
+        asked = entry.get("ref") or SecretRef.of(entry["project"], entry["name"], entry.get("version")).text
+        assert source.ref is not None and source.ref.text == asked and source.ref.file_name == source.file_name
+        assert source.path == (None if entry.get("stdin") else str(Path(made) / entry["file"]))
+        assert source.limit == (98_304 if entry.get("bundle") else 16_384)
+        assert not entry.get("bundle") or source.ref.version is not None
 
 
 texts = st.text(min_size=1, max_size=40).filter(lambda text: "\0" not in text)

@@ -73,22 +73,22 @@ def _since_ms(text: str) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    file_name = None if args.ref is None else _file_name(args.ref)
+    asked = {"file_name": None if args.ref is None else _file_name(args.ref), "worker_id": args.worker}
+    given = {name: value for name, value in asked.items() if value is not None}
+    which = "".join(f" AND {name} = ?" for name in given)
 
     async def step(tx: Tx) -> list[Row]:
         table = await receipts_table(tx, args)
         if table is None:
             raise _no_receipts(args)
-        statement = f"SELECT {COLUMNS} FROM {table} WHERE occurred_at_ms >= ? ORDER BY occurred_at_ms, receipt_id"  # noqa: S608 - of constants
-        return await tx.fetch(statement, args.since)
+        statement = (
+            f"SELECT {COLUMNS} FROM {table} WHERE occurred_at_ms >= ?{which} ORDER BY occurred_at_ms, receipt_id"  # noqa: S608 - of constants
+        )
+        return await tx.fetch(statement, args.since, *given.values())
 
     rows = [Receipt(*map(str, row[:5]), *row[5:]) for row in in_transaction(args, step, write=False)]
     marks = _marks(args)
-    chosen = [
-        (one, marks.value(one))
-        for one in rows
-        if file_name in (None, one.file_name) and args.worker in (None, one.worker_id)
-    ]
+    chosen = [(one, marks.value(one)) for one in rows]
     workers = holders(chosen)
     if args.json:
         shown = [one.document() | {"value": value} for one, value in chosen]
