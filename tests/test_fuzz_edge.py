@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 from hypothesis import example, given, settings
@@ -143,11 +143,11 @@ def is_settled(connection: Connection, client: Client) -> bool:
     """Tell whether all was read that was sent, and nothing more happens unless the peer sends or leaves."""
     if connection.phase in (Phase.DISCARD, Phase.CLOSING, Phase.CLOSED):
         return connection.task.done()
-    ours = connection.transport.get_extra_info("socket")
+    ours = connection.transport._socket
     # The kernel may wait 40 ms before it says that bytes have arrived, unless it is asked to say so.
     ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     waiter = connection._waiter if connection.phase is Phase.HEAD else connection._body_waiter
-    if waiter is None or waiter.done() or untaken(cast("asyncio.Transport", client.writer.transport)):
+    if waiter is None or waiter.done() or client.untaken():
         return False
     unread = array("i", [0])
     fcntl.ioctl(ours.fileno(), termios.FIONREAD, unread)
