@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 from sidecar import __version__
@@ -66,7 +67,7 @@ def _run(arguments: list[str]) -> int:
     module.configure(command)
     args = command.parse_args(arguments[1:])
     try:
-        return int(module.run(args))
+        return _ended(module, args)
     except Fault as fault:
         if getattr(args, "json", False):
             from sidecar.cli.reports import fault_document
@@ -74,6 +75,15 @@ def _run(arguments: list[str]) -> int:
             print_json(fault_document(" ".join([name, *_action(args)]), fault))
             return int(fault.code)
         return tell(fault, f"secret-sidecar {name}")
+
+
+def _ended(module: ModuleType, args: argparse.Namespace) -> int:
+    try:
+        return int(module.run(args))
+    except UnicodeEncodeError:
+        # Paths may be any bytes, but what names something in a store, a ref or a URL is text.
+        wrong = "An argument is no text in UTF-8."
+        raise Fault(Exit.BAD_INPUT, wrong, "Write it again, or check the terminal's encoding.") from None
 
 
 def _action(args: argparse.Namespace) -> list[str]:

@@ -112,3 +112,18 @@ def test_an_argument_that_is_not_known_is_not_repeated(call: str) -> None:
     done = shell(f"secret-sidecar {call.format(token)}")
     assert done.returncode == 64
     assert token not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("call", ["show {}", "cancel {}", "release {}", "revoke-credential {}", "drain {}",
+                                  "dispatch --worker {} --project p --task t --secret A=x --offer-file o",
+                                  "enroll {} --token-file t"])  # fmt: skip
+def test_an_argument_that_is_no_text_is_bad_input(call: str, tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 name nothing in a store: 65, in a line, without a stack."""
+    store = tmp_path / "store.sqlite3"
+    assert shell(f"secret-sidecar authority init --file {store}").returncode == 0
+    bad = call.format("$'x\\xff'")
+    pepper = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
+    done = shell(f"secret-sidecar authority {bad} --file {store}", QL3_WORKER_CREDENTIAL_PEPPER=pepper)
+    assert done.returncode == 65
+    assert done.stderr.startswith("secret-sidecar authority: ")
+    assert "Traceback" not in done.stderr
