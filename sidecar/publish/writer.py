@@ -35,7 +35,7 @@ class How:
     gid: int | None = None
     """The files' group; None: as the kernel gives it."""
     prune: bool = False
-    """Drop every name that is not published now; otherwise it is kept as it is."""
+    """Drop every name that is not published now; otherwise its value is kept. Linked: with this mode and group, too."""
     drop: frozenset[str] = frozenset()
     """Names to drop in any case."""
 
