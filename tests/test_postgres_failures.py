@@ -350,18 +350,28 @@ async def test_lock_waiters_leave_a_session_for_the_others(bed: PostgresBed) -> 
 
 
 async def test_an_attempt_locked_by_another_replica_is_busy_for_itself_alone(bed: PostgresBed) -> None:
-    """Somebody holds one attempt's lock: that attempt is 503 within its time; all others are served as before."""
+    """Somebody holds one attempt's lock: it is 503 within its time; others are delivered or fenced as before."""
     world = bed.world
+    other = world.command(attemptId="018f0000-0000-7000-8000-0000000000ee")
+    for table, key in (("run_attempts", "id"), ("run_dispatch_leases", "attempt_id")):
+        await bed.execute(
+            f"INSERT INTO {table} SELECT (jsonb_populate_record(t, jsonb_build_object('{key}', ?::text))).*"
+            f" FROM {table} AS t",
+            other.attempt_id,
+        )
+    unknown = world.command(attemptId="018f0000-0000-7000-8000-0000000000ff")
     async with attempts_locked(bed, [world.attempt_id]):
         began = time.monotonic()
         busy = [asyncio.create_task(reason(ask(bed))) for _ in range(16)]
         await asyncio.sleep(0.1)
-        other = world.command(attemptId="018f0000-0000-7000-8000-0000000000ee")
         for _ in range(5):
             at = time.monotonic()
             assert await gather(newest(bed), record(bed)) == [None, None]
-            async with bed.store.hold(world.principal(), other, deadline(), slow_material=True) as hold:
+            async with bed.store.hold(world.principal(), unknown, deadline(), slow_material=True) as hold:
                 assert hold.snapshot.attempt is None
+            async with bed.store.hold(world.principal(), other, deadline(), slow_material=True) as hold:
+                authority = verify(world.principal(), world.session_id, other, hold)
+                (await commit(hold, authority, ())).check(asyncio.get_running_loop().time())
             assert time.monotonic() - at < 1
         assert bed.store.health() == "ok"
         assert await asyncio.gather(*busy) == [STORE] * 16
