@@ -128,7 +128,7 @@ def ways(stand: Stand, needle: bytes) -> dict[str, int]:
         stand.process.send_signal(signal.SIGTERM)
         stand.event("process_stopping")
         found["shutdown, while one runs"] = scan(pid, needle)
-    assert wire.answer().status in (200, 503)
+    assert wire.answer().status in (200, 503, 504)  # the scan above may outlast its time
     assert stand.process.wait(20) == 0
     return found
 

@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
-from sidecar.tlswire import hold_back
 from tests.kit.memscan import ROOT
 from tests.kit.stand import Stand
 
@@ -124,7 +123,8 @@ async def _body(slow: _Slow) -> float:
 async def _answer(slow: _Slow) -> float:
     _, writer = await slow.tls()
     writer.write(slow.request)
-    hold_back(cast(asyncio.Transport, writer.transport))
+    # Beneath the TLS transport, which would go on reading from its socket.
+    writer.transport._ssl_protocol._transport.pause_reading()  # type: ignore[attr-defined]
     # Nothing is read, so nobody tells that the other side has gone: the kernel is asked.
     sock = writer.get_extra_info("socket")
     while sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:  # noqa: ASYNC110
