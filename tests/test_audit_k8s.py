@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sidecar.__main__ import main
 from sidecar.audit import audit, read_path, read_text
+from sidecar.audit import documents as manifests_read
 from sidecar.audit.codes import Fault
 from sidecar.audit.documents import DEPTH, FILE_BYTES, MERGED
 from sidecar.findings import Finding
@@ -203,8 +204,10 @@ MERGES: Final = "a0: &a0 {k0: 1}\n" + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}, k{n
     ],
     ids=range(19),
 )
-def test_a_bad_document_is_named_and_the_rest_is_judged(bad: str) -> None:
-    """A document that is no object is reported by file and number, and the documents around it are read."""
+@pytest.mark.parametrize("base", [yaml.CSafeLoader, yaml.SafeLoader], ids=["C", "Python"])
+def test_a_bad_document_is_named_and_the_rest_is_judged(bad: str, base: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document that is no object is reported by file and number by either parser, and those around it are read."""
+    monkeypatch.setattr(manifests_read, "_LOADER", manifests_read._loader(base))
     found, faults = read_text("file.yaml", f"{GOOD}---\n{bad}--- # last\n{GOOD}")
     assert [document.where for document in found] == ["file.yaml#1", "file.yaml#3"]
     (finding,) = faults

@@ -149,40 +149,46 @@ def _decoded(name: str, content: bytes) -> str:
     return content.decode("utf-8-sig", "replace").replace("\N{REPLACEMENT CHARACTER}", "\0")
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML bears no types
-    """Plain data only, and no key twice: the cluster would refuse it, or take the last."""
+def _loader(base: Any) -> Any:
+    """A loader on the parser of `base`, yaml.CSafeLoader or its twin in Python, which is eight times slower."""
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """As the parser, down to a bounded depth."""
-        self.levels = getattr(self, "levels", 0) + 1
-        if self.levels > DEPTH:
-            raise ValueError("depth")
-        try:
-            node: yaml.Node | None = super().compose_node(parent, index)
-        finally:
-            self.levels -= 1
-        return node
+    class Loader(base):  # type: ignore[misc]  # PyYAML bears no types
+        """Plain data only, and no key twice: the cluster would refuse it, or take the last."""
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """As the parser; what is merged is copied, so up to a bound."""
-        before = len(node.value)
-        super().flatten_mapping(node)
-        if len(node.value) > max(before, MERGED):
-            raise ValueError("size")
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            """As the parser, down to a bounded depth; the one in C has a bound of its own."""
+            self.levels = getattr(self, "levels", 0) + 1
+            if self.levels > DEPTH:
+                raise ValueError("depth")
+            try:
+                node: yaml.Node | None = super().compose_node(parent, index)
+            finally:
+                self.levels -= 1
+            return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """As the parser, with every key a text and none twice."""
-        keys = [key.value for key, _ in node.value]
-        if len(set(map(str, keys))) != len(keys):
-            raise ValueError("key")
-        made: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return {str(key): value for key, value in made.items()}
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            """As the parser; what is merged is copied, so up to a bound."""
+            before = len(node.value)
+            super().flatten_mapping(node)
+            if len(node.value) > max(before, MERGED):
+                raise ValueError("size")
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+            """As the parser, with every key a text and none twice."""
+            keys = [key.value for key, _ in node.value]
+            if len(set(map(str, keys))) != len(keys):
+                raise ValueError("key")
+            made: dict[Hashable, Any] = super().construct_mapping(node, deep)
+            return {str(key): value for key, value in made.items()}
+
+    # A lone `=` is a value like any other; YAML 1.1 has a type for it that nobody uses.
+    Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: str(node.value))
+    # And what looks like a date is a text to the cluster.
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(node.value))
+    return Loader
 
 
-# A lone `=` is a value like any other; YAML 1.1 has a type for it that nobody uses.
-_Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: str(node.value))
-# And what looks like a date is a text to the cluster.
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(node.value))
+_LOADER: Final = _loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
 
 
 def _parse(text: str) -> object:
@@ -198,7 +204,7 @@ def _loaded(text: str) -> object:
             return json.loads(text, object_pairs_hook=_once)
         except ValueError:
             pass  # YAML has such mappings, too, and its parser says better what is wrong
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader, with less than the safe one's
+    return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, with less than the safe one's
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Manifest:
