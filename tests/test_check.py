@@ -254,6 +254,19 @@ def test_a_database_that_is_not_there_is_found(world: World) -> None:
     assert world.findings() == [("store_unreachable", "QL3_WORKER_SECRET_AUTHORITY")]
 
 
+@pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+def test_a_ca_file_of_the_database_that_is_none_is_named(world: World, content: bytes | None) -> None:
+    """A CA file that is missing or holds no certificate is told as such, not as a server that is not there."""
+    file = world.directory / "postgres-ca.crt"
+    if content is not None:
+        file.write_bytes(content)
+    world.set(**{STORE: None, "QL3_WORKER_SECRET_AUTHORITY": "postgres"})
+    world.set(**{name: value for name, value in POSTGRES.items() if "POSTGRES" in name})
+    world.set(QL3_WORKER_INGRESS_POSTGRES_TLS_CA_FILE=str(file))
+    assert world.findings() == [("store_unreachable", "QL3_WORKER_SECRET_AUTHORITY")]
+    assert "CA file" in world.run()[1]
+
+
 def test_a_bad_identity_is_found_file_by_file(world: World) -> None:
     """Every file of the identity has its own findings, each with the mend of the identity's own table."""
     identity = world.directory / "tls"

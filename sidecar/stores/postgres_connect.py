@@ -37,13 +37,21 @@ def tls_context(tls: PostgresTls) -> ssl.SSLContext:
 async def connect(postgres: Postgres) -> Any:
     """Return a new connection of asyncpg, its password file read just now. Raises StoreFault."""
     try:
+        context = None if postgres.tls is None else tls_context(postgres.tls)
+    except OSError:  # of the file, or of TLS for what it holds
+        wrong, mend = (
+            "The CA file of PostgreSQL cannot be used.",
+            "Name a file that this user may read, of PEM certificates.",
+        )
+        raise StoreFault(StoreFaultKind.UNREACHABLE, wrong, mend) from None
+    try:
         return await asyncpg.connect(
             host=postgres.host,
             port=postgres.port,
             database=postgres.database,
             user=postgres.user,
             password=postgres.password.read(),
-            ssl="disable" if postgres.tls is None else tls_context(postgres.tls),
+            ssl="disable" if context is None else context,
             timeout=postgres.connection_timeout_ms / 1000,
             command_timeout=_COMMAND_S,
             server_settings={"application_name": postgres.application_name},
