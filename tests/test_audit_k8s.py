@@ -198,11 +198,14 @@ MERGES: Final = "a0: &a0 {k0: 1}\n" + "".join(f"a{n}: &a{n} {{<<: *a{n - 1}, k{n
         "a: {{ .Values.a }}\n",
         "a: !!python/object/apply:os.system ['true']\n",
         "a: \0\n",
+        'a: !!int ""\n',
+        "a: !!bool maybe\n",
+        "a: !!float\n",
         "a: " + "[" * (DEPTH + 1) + "]" * (DEPTH + 1) + "\n",
         "a: " + "[" * 5000 + "\n",
         '{"a": ' + "[" * 100_000 + "}\n",
     ],
-    ids=range(19),
+    ids=range(22),
 )
 @pytest.mark.parametrize("base", [yaml.CSafeLoader, yaml.SafeLoader], ids=["C", "Python"])
 def test_a_bad_document_is_named_and_the_rest_is_judged(bad: str, base: Any, monkeypatch: pytest.MonkeyPatch) -> None:

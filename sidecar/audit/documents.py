@@ -28,6 +28,8 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 _BOUNDARY: Final = re.compile(r"^---(?=[ \t\r]|$)[ \t]*(?:#.*)?", re.MULTILINE)
 _CONTENT: Final = re.compile(r"^\s*[^\s#%]", re.MULTILINE)
 """A line that is neither empty nor a comment nor a directive."""
+_REFUSED: Final = (yaml.YAMLError, ValueError, RecursionError, LookupError, TypeError, AttributeError)
+"""What the parser raises; the last three where a tag does not fit its value."""
 _RENDER: Final = "Audit what is applied: kubectl kustomize DIRECTORY | secret-sidecar audit k8s -"
 _CORE: Final = frozenset(
     {
@@ -104,7 +106,7 @@ def read_text(name: str, text: str) -> tuple[list[Document], list[Finding]]:
         where = f"{name}#{number}"
         try:
             body = _parse(part)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except _REFUSED as error:
             findings.append(Fault.DOCUMENT_INVALID.at(where, f"is no YAML document{_line(error)}", _RENDER))
             continue
         for place, item in _items(where, body):
