@@ -8,6 +8,7 @@ What counts is an answer, a complete handshake, or that the server ends the conn
 """
 
 import dataclasses
+import heapq
 import json
 import os
 import select
@@ -30,6 +31,7 @@ class Connection:
         "_client",
         "_closes",
         "_data",
+        "_first",
         "_left",
         "_missing",
         "_request",
@@ -37,14 +39,22 @@ class Connection:
         "_source",
         "_started",
         "_took",
+        "_turn",
+        "answered",
         "socket",
     )
 
-    def __init__(self, client: "Client", source: str, request: bytes) -> None:
-        """Connect from the address `source` and send this request again and again."""
+    def __init__(self, client: "Client", source: str, request: bytes, turn: float, first: int) -> None:
+        """Connect from the address `source` and send this request again and again; the first turn is at `turn`.
+
+        `first` is how many requests the first connection gets: with as many each they would all end at once.
+        """
         self._client = client
         self._request = request
         self._source = source
+        self._turn = turn
+        self._first = first
+        self.answered = False
         self.open()
 
     def open(self) -> None:
@@ -84,10 +94,20 @@ class Connection:
             self._end(self._client.took)
 
     def _begin(self) -> None:
-        self._left = self._client.plan.requests_per_connection
-        self._send()
+        self._left, self._first = self._first, self._client.plan.requests_per_connection
+        self._next()
 
-    def _send(self) -> None:
+    def _next(self) -> None:
+        if self._client.interval_s:
+            self._started = self._turn
+            self._turn += self._client.interval_s
+            if self._started > time.perf_counter():
+                heapq.heappush(self._client.turns, (self._started, self.socket.fileno(), self))
+                return
+        self.send()
+
+    def send(self) -> None:
+        """Send the request now."""
         # A request is far smaller than a socket's buffer, so it is taken whole; the time of a first one includes
         # connect and handshake.
         if self._request:
@@ -107,11 +127,12 @@ class Connection:
         took, self._took, self._data = self._took, None, b""
         assert took is not None
         self._left -= 1
+        self.answered = True
         if self._left and not self._closes:
             now = time.perf_counter()
             took.append(now - self._started)
             self._started = now
-            self._send()
+            self._next()
             return
         self._end(took)
 
@@ -133,6 +154,7 @@ class Connection:
 
     def _end(self, took: list[float]) -> None:
         took.append(time.perf_counter() - self._started)
+        self.answered = True
         self.close()
         self.open()
 
@@ -155,6 +177,10 @@ class Client:
             self.context.load_cert_chain(plan.pair)
         self.poll = select.epoll()
         self.by_descriptor: dict[int, Connection] = {}
+        self.interval_s = plan.connections / plan.rate if plan.rate else 0.0
+        """Of one connection, from turn to turn."""
+        self.turns: list[tuple[float, int, Connection]] = []
+        """Of those that are to come, a heap; the descriptor only orders what falls together."""
         self.took: list[float] = []
         self.other: list[float] = []
         self.by_status = {
@@ -176,12 +202,23 @@ class Client:
         """Load the server, first unmeasured, then for the window."""
         plan = self.plan
         idle = self._rest()
+        first, apart_s = time.perf_counter(), self.interval_s / plan.connections
         connections = [
-            Connection(self, self._source(number), self.requests[number % len(self.requests)])
+            Connection(
+                self,
+                self._source(number),
+                self.requests[number % len(self.requests)],
+                first + number * apart_s,
+                max(1, plan.requests_per_connection * (number + 1) // plan.connections),
+            )
             for number in range(plan.connections)
         ]
         if plan.requests is None:
+            patience = time.perf_counter() + PATIENCE_S
             self._until(time.perf_counter() + plan.warm_up_s, None)
+            # The handshakes of many connections may take longer than that, and are no part of a kept one's figure.
+            while time.perf_counter() < patience and not all(one.answered for one in connections):
+                self._until(time.perf_counter() + 0.02, None)
         self.took.clear()
         self.other.clear()
         began, (ran, waited), own = time.perf_counter(), processor_time(plan.pid), time.process_time()
@@ -206,7 +243,7 @@ class Client:
         )
 
     def _source(self, number: int) -> str:
-        return f"127.0.0.{1 + number % self.plan.addresses}"
+        return f"127.0.0.{2 + number % self.plan.addresses}"
 
     def _rest(self) -> list[ssl.SSLSocket]:
         idle = []
@@ -218,10 +255,19 @@ class Client:
 
     def _until(self, end: float, requests: int | None) -> None:
         while time.perf_counter() < end and (requests is None or len(self.took) < requests):
-            for descriptor, _ in self.poll.poll(0.1):
+            for descriptor, _ in self.poll.poll(self._turns()):
                 # One that was closed and opened again in this turn may bear the number of another.
                 if connection := self.by_descriptor.get(descriptor):
                     connection.step()
+
+    def _turns(self) -> float:
+        """Send what is due; return how long to wait for answers, which epoll rounds up to whole ms."""
+        while self.turns:
+            left_s = self.turns[0][0] - time.perf_counter()
+            if left_s > 0:
+                return min(0.1, max(0.0, left_s - 0.001))
+            heapq.heappop(self.turns)[2].send()
+        return 0.1
 
 
 def _is_open(connection: ssl.SSLSocket) -> bool:

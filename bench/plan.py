@@ -35,7 +35,7 @@ class Plan:
     requests_per_connection: int
     """After so many answers the client closes and connects anew; the server closes after 100 by itself."""
     addresses: int
-    """Connections are spread over 127.0.0.1 and so many less one addresses after it."""
+    """Connections are spread over so many addresses, 127.0.0.2 and up."""
     cpu: int | None
     """The processor to stay on."""
     warm_up_s: float
@@ -52,6 +52,9 @@ class Plan:
     """Speak no TLS: `request` is sent as it is, or nothing when it is empty."""
     idle: int = 0
     """So many further connections are opened first, and stay without a request."""
+    rate: float = 0.0
+    """Requests a second of all connections together, each in its turn; a request's time begins with its turn, also
+    when the answer before it came later than that. 0: each connection asks again as soon as it was answered."""
 
 
 @dataclass(frozen=True, slots=True)
