@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ ROUND_TRIPS: Final = 4
 """Of a delivery on PostgreSQL: credential; audit row; BEGIN, lock and read; COMMIT."""
 COUNTED: Final = (200, 400)
 """Deliveries of the two traced runs: their difference leaves the start out."""
+NO_TRACE: Final = "system calls were not counted: strace is missing or may not trace"
 SERVERS: Final = {"bare": "bench.bare", "TLS alone": "bench.tls_floor"}
 
 
@@ -43,12 +45,19 @@ def served(directory: Path, settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: {kind: spread(of, 1) for kind, of in kinds.items()} for name, kinds in found.items()}
 
 
+def can_trace() -> bool:
+    """Whether strace is here and the system lets it trace."""
+    if shutil.which("strace") is None:
+        return False
+    return subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, check=False).returncode == 0
+
+
 def system_calls(directory: Path, settings: Settings) -> dict[str, float] | None:
-    """Return the system calls of a delivery by name; None without strace.
+    """Return the system calls of a delivery by name; None where strace is missing or may not trace.
 
     Two runs are traced from start to end and their difference taken, so what a start costs is left out.
     """
-    if shutil.which("strace") is None:
+    if not can_trace():
         return None
     counts = []
     for deliveries in COUNTED:
@@ -149,7 +158,7 @@ def show(result: dict[str, Any]) -> str:
         for kind, of in kinds.items()
     ]
     calls = found["system_calls"]
-    lines.append("no strace: system calls not counted" if calls is None else f"system calls: {json.dumps(calls)}")
+    lines.append(NO_TRACE if calls is None else f"system calls: {json.dumps(calls)}")
     lines += [
         f"{one['name']:40} target {one['target']:g}: allows {one['allowed_us']:g} us, floor {one['floor_us']:g} us,"
         f" best {one['best']:g}{'' if one['possible'] else ': NOT POSSIBLE'}"
@@ -180,6 +189,7 @@ def main(given: Sequence[str] | None = None) -> int:
             missed = []
         except CannotRun as why:
             round_trip, missed = None, [f"PostgreSQL was not measured: {why}"]
+        missed += [] if can_trace() else [NO_TRACE]
         (directory / "traced").mkdir()
         found = {
             "parts_us": alone,

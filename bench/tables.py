@@ -172,7 +172,7 @@ def calls() -> str:
     """The system calls of a delivery."""
     found = result("floor")["floor"]["system_calls"]
     if found is None:
-        return "System calls were not counted: strace was missing.\n"
+        return "System calls were not counted.\n"
     shown = ", ".join(f"`{name}` {number:g}" for name, number in found.items())
     return f"{sum(found.values()):.0f} system calls a delivery of one ref, kept alive: {shown}.\n"
 

@@ -105,6 +105,12 @@ def test_the_parts_are_measured(tmp_path: Path) -> None:
     assert postgres_loop(5) > 0
 
 
+def test_without_a_tracer_no_call_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without strace gives no figure instead of an error."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert floor.system_calls(tmp_path, Settings(0.1, 0.0, 1, None, None, True)) is None
+
+
 def test_calls_are_counted_from_the_tracer_s_table() -> None:
     """The summary's rows give a number for each name; its lines and its total give none."""
     table = (
