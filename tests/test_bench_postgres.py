@@ -7,7 +7,7 @@ from bench import postgres
 from bench.bed import RESULTS, Settings
 from tests.kit.postgres import Postgres
 
-STEPS = {"credential", "audit row", "begin and lock, read", "COMMIT"}
+STEPS = {"credential", "audit row", "begin, lock and read", "COMMIT"}
 
 
 def test_stored_results_have_their_shape() -> None:
@@ -17,7 +17,11 @@ def test_stored_results_have_their_shape() -> None:
     assert [one["name"].rpartition(" ")[2] for one in found["workloads"]] == [str(pool) for pool in postgres.POOLS]
     for one in found["workloads"]:
         assert len(one["runs"]) == 2 * found["settings"]["rounds"]
-        assert one["two_connections"]["p99_ms"] > 0
+        most = one["per_second"]["product"]["median"]
+        half = one["half_load"]
+        assert 0.45 * most < half["asked_per_second"] < 0.55 * most
+        assert 0.8 * half["asked_per_second"] < half["per_second"] < 1.25 * half["asked_per_second"]
+        assert half["p99_ms"] > 0
     assert found["round_trips_ms"].keys() == {str(replicas) for replicas in postgres.REPLICAS}
     assert all(steps.keys() == STEPS for steps in found["round_trips_ms"].values())
 
@@ -28,6 +32,7 @@ def test_the_harness_runs(tmp_path: Path, server: Postgres) -> None:
     found = postgres.measure(tmp_path / "pool", server, 4, settings)
     assert {run["server"] for run in found["runs"]} == {"product", "bare"}
     assert all(run["requests"] > 0 for run in found["runs"])
+    assert 0 < found["half_load"]["per_second"] < 1.5 * found["half_load"]["asked_per_second"]
     steps = postgres.round_trips(server, 2, 3)
     assert steps.keys() == STEPS
     assert "ms" in postgres.show({"workloads": [found | {"ratio": None}], "round_trips_ms": {"2": steps}})
