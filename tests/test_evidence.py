@@ -44,7 +44,18 @@ def run(out: Path, *arguments: str) -> tuple[int, list[str], dict[str, Any]]:
     with start(out, *arguments) as process:
         shown, errors = process.communicate(timeout=100)
     assert errors == ""
-    return process.returncode, shown.splitlines(), json.loads(out.read_text(encoding="utf-8"))
+    report = json.loads(out.read_text(encoding="utf-8"))
+    unable(report)
+    return process.returncode, shown.splitlines(), report
+
+
+def unable(report: dict[str, Any]) -> None:
+    """Skip the test where this machine gives root no namespaces, no limits or no tool: its gates fail, rightly."""
+    reasons = [str(gate["reason"]) for gate in report["gates"]]
+    reasons += [str(value) for name, value in report["facts"].items() if name.endswith("_no_limit")]
+    for reason in reasons:
+        if reason.startswith(("the kernel refuses", "no cgroup", "cgroup version 2 has", "there is no program ip")):
+            pytest.skip(f"no evidence can be given here: {reason}")
 
 
 def failed(report: dict[str, Any]) -> set[str]:
@@ -110,6 +121,8 @@ def test_nothing_stays_after_an_interrupt(tmp_path: Path) -> None:
         for line in process.stdout:
             if line.split()[1] == "ready":
                 break
+        if process.poll() is not None:
+            unable(json.loads((tmp_path / "report.json").read_text(encoding="utf-8")))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130

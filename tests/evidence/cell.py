@@ -22,8 +22,11 @@ _PATIENCE_S: Final = 30.0
 
 
 def ip(*command: str) -> None:
-    """Run `ip` of iproute2. Raises OSError when there is none, Failed when it refuses."""
-    done = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)
+    """Run `ip` of iproute2. Raises Failed when there is none, and when it refuses."""
+    try:
+        done = subprocess.run(["ip", *command], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise Failed("there is no program ip here; install iproute2") from None
     if done.returncode != 0:
         raise Failed(f"ip {command[0]} {command[1]}: {done.stderr.strip()}")
 
