@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.mutants.__main__ import ROOT, Verdict, main, mutated, places
+from tests.mutants.__main__ import ROOT, Verdict, main, mutated, places, run_test
 from tests.mutants.mutant import Mutant
 from tests.mutants.promises import PROMISES
 from tests.mutants.table import MUTANTS
@@ -161,6 +161,30 @@ def test_only_a_failing_test_catches_a_mutant(
     assert (small_tree / "code_under_test.py").read_text() == before
 
 
+def test_without_a_mutant_the_tests_of_a_file_run_together(
+    small_tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run shows that all named tests of a file pass; where one of them does not, each is run alone."""
+    runs: list[list[str]] = []
+    run = run_test
+
+    def counted(tree: Path, tests: list[str], timeout_s: float) -> tuple[int | None, str]:
+        runs.append([test.rpartition("::")[2] for test in tests])
+        return run(tree, tests, timeout_s)
+
+    monkeypatch.setattr("tests.mutants.__main__.run_test", counted)
+    good, blind, red = (row("return x + x", "return x", test) for test in ("test_double", "test_blind", "test_red"))
+    monkeypatch.setattr("tests.mutants.__main__.MUTANTS", (good, blind))
+    assert main([]) == 1
+    assert sorted(runs) == [["test_blind"], ["test_double"], ["test_double", "test_blind"]]
+    assert capsys.readouterr().out.endswith("1 passed, 1 failed\n")
+    runs.clear()
+    monkeypatch.setattr("tests.mutants.__main__.MUTANTS", (good, red))
+    assert main([]) == 1
+    assert sorted(runs) == [["test_double"], ["test_double"], ["test_double", "test_red"], ["test_red"]]
+    assert "the test does not pass without the mutant: 1 failed" in capsys.readouterr().out
+
+
 def test_all_caught_is_a_success(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0 is for all mutants caught; rows that need root are left out as an ordinary user, and said to be."""
     caught = row("return x + x", "return x", "test_double")
@@ -181,6 +205,9 @@ class AllCaught:
 
     def __init__(self, _folder: Path) -> None:
         """Copy nothing."""
+
+    def prove(self, _tests: list[str]) -> None:
+        """Run nothing."""
 
     def judge(self, mutant: Mutant) -> Verdict:
         """Catch it."""

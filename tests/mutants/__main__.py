@@ -1,8 +1,9 @@
 """Run the mutants: `python -m tests.mutants [WORD...]`.
 
 Each row of the table is applied to a copy of the tree, never to the checkout. Its test is run once without the mutant,
-where it must pass, and once under it, where it must be collected and fail. With words, only rows are run that have one
-of them in promise, file or test: `python -m tests.mutants P07`. Exit code 1 if any mutant survives.
+where it must pass, and once under it, where it must be collected and fail. Without a mutant the tests of a file are run
+together, and alone only where that does not go well: starting takes longer than most of them. With words, only rows are
+run that have one of them in promise, file or test: `python -m tests.mutants P07`. Exit code 1 if any mutant survives.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ FAILED: Final = 1
 """pytest's exit codes; every other one means that the test was not run: no such test, an error while collecting."""
 PATIENCE_S: Final = 120.0
 """For a test without a mutant."""
+_ALL_PASSED: Final = re.compile(r"[1-9]\d* passed in ")
 _PLUGINS: Final = ("-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout")
 _SETTINGS: Final = {
     "CI": "1",  # Hypothesis tries the same examples every time
@@ -66,10 +68,10 @@ def mutated(text: str, mutant: Mutant) -> str:
     return "".join(lines)
 
 
-def run_test(tree: Path, test: str, timeout_s: float) -> tuple[int | None, str]:
-    """Run one test in `tree`; pytest's exit code, None for a test that took too long, and its last line."""
+def run_test(tree: Path, tests: Sequence[str], timeout_s: float) -> tuple[int | None, str]:
+    """Run tests in `tree`; pytest's exit code, None for what took too long, and its last line."""
     environment = {**os.environ, **_SETTINGS, "PYTHONPATH": str(tree)}
-    command = [sys.executable, "-m", "pytest", test, "-x", "-q", *_PLUGINS]
+    command = [sys.executable, "-m", "pytest", *tests, "-x", "-q", *_PLUGINS]
     with subprocess.Popen(
         command,
         cwd=tree,
@@ -115,6 +117,17 @@ class Trees:
             shutil.copytree(ROOT, tree, ignore=_LEFT_OUT, symlinks=True)
             self._free.put(tree)
 
+    def prove(self, tests: Sequence[str]) -> None:
+        """Run tests of one file together without a mutant; if not all of them pass, nothing is known of any."""
+        tree = self._free.get()
+        try:
+            code, last = run_test(tree, tests, PATIENCE_S * len(tests))
+        finally:
+            self._free.put(tree)
+        if code == PASSED and _ALL_PASSED.match(last) is not None:
+            with self._lock:
+                self._good.update(dict.fromkeys(tests, ""))
+
     def judge(self, mutant: Mutant) -> Verdict:
         """Run one mutant."""
         started = time.monotonic()
@@ -129,7 +142,7 @@ class Trees:
         with self._lock:
             known = self._good.get(mutant.test)
         if known is None:
-            code, last = run_test(tree, mutant.test, PATIENCE_S)
+            code, last = run_test(tree, [mutant.test], PATIENCE_S)
             # A test that was skipped ends well, too, and shows nothing.
             passed = code == PASSED and re.search(r"\b[1-9]\d* passed", last) is not None
             known = "" if passed else f"the test does not pass without the mutant: {last}"
@@ -140,7 +153,7 @@ class Trees:
     def _fault_with(self, tree: Path, mutant: Mutant) -> str:
         try:
             with applied(tree, mutant):
-                code, last = run_test(tree, mutant.test, mutant.timeout_s)
+                code, last = run_test(tree, [mutant.test], mutant.timeout_s)
         except (OSError, ValueError):
             return "the line is not in the file exactly once"
         if code == FAILED:
@@ -151,6 +164,14 @@ class Trees:
 def is_meant(mutant: Mutant, word: str) -> bool:
     """Tell whether the row is one of those that `word` asks for."""
     return word == mutant.promise or word in mutant.file or word in mutant.test
+
+
+def by_file(rows: Iterable[Mutant]) -> list[list[str]]:
+    """The tests of these rows, each once, by their file."""
+    files: dict[str, dict[str, None]] = {}
+    for mutant in rows:
+        files.setdefault(mutant.test.partition("::")[0], {})[mutant.test] = None
+    return [list(tests) for tests in files.values()]
 
 
 def main(arguments: list[str]) -> int:
@@ -164,7 +185,9 @@ def main(arguments: list[str]) -> int:
     rows = [mutant for mutant in asked if os.geteuid() == 0 or not mutant.root]
     failed = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(WORKERS) as workers:
-        for verdict in workers.map(Trees(Path(folder)).judge, rows):
+        trees = Trees(Path(folder))
+        list(workers.map(trees.prove, by_file(rows)))
+        for verdict in workers.map(trees.judge, rows):
             mutant = verdict.mutant
             word = "FAILED" if verdict.fault else "ok"
             print(f"{word:6}  {mutant.promise:4} {verdict.seconds:6.1f} s  {mutant.file:28}  {mutant.test}", flush=True)
