@@ -153,6 +153,8 @@ async def test_a_peer_that_leaves_still_gets_what_was_written(tmp_path: Path) ->
         client.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
         await running.until(lambda: transport.is_over)
         assert transport.unsent > 0
+        transport.let_in()
+        assert not transport._reading, "there is nothing to read but the end, again and again"
         await drain(client, LARGE)
         await running.until(lambda: not running.listener.connections)
 
