@@ -44,7 +44,7 @@ POSITIVE, NEGATIVE = schemathesis.GenerationMode.POSITIVE, schemathesis.Generati
 PHASES: Final = (Phase.explicit, Phase.reuse, Phase.generate)
 """A failure is shown as it was found: to make it small costs minutes."""
 EXAMPLES: Final = 20
-LONG: Final = 250
+LONG: Final = 100
 
 
 @dataclass
@@ -237,7 +237,7 @@ def test_health_and_metrics_are_as_described(api: Api) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_what_is_drawn_from_the_document_for_long(api: Api) -> None:
     """The same with many more requests, which between them meet every code that a request alone can cause."""
     for way in ways(api).values():
