@@ -69,10 +69,21 @@ _FORMS: Final = {
     Schema.V2.value: (Schema.V2, _KEYS_V1 | {"environmentBundleRefs"}),
 }
 
-_ATTEMPT_ID: Final = re.compile(f"{CHARACTER}{{1,{ATTEMPT_ID_CHARACTERS}}}")
-_NAME: Final = re.compile(f"{CHARACTER}{{1,{NAME_CHARACTERS}}}")
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
-_LEASE_TOKEN: Final = re.compile("[A-Za-z0-9_-]{32,128}")
+_ATTEMPT_ID: Final = f"{CHARACTER}{{1,{ATTEMPT_ID_CHARACTERS}}}+"
+_NAME: Final = f"{CHARACTER}{{1,{NAME_CHARACTERS}}}+"
+_FIELDS: Final = {
+    "runId": _ATTEMPT_ID,
+    "attemptId": _ATTEMPT_ID,
+    "offerId": _NAME,
+    "projectId": _NAME,
+    "taskId": _NAME,
+    "taskRevision": _NAME,
+    "executionDigest": "[0-9a-f]{64}",
+    "leaseToken": "[A-Za-z0-9_-]{32,128}+",
+}
+# No field may hold a line feed, so it can stand between them and all are judged at once.
+_TASK_REVISION: Final = list(_FIELDS).index("taskRevision")
+_TEXTS: Final = re.compile("\n".join(_FIELDS.values()))
 _INTEGER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
@@ -83,7 +94,7 @@ def parse_command(document: object) -> Command:
     schema, keys = _form(document.get("schema"))
     if document.keys() != keys:
         raise Refused(Reason.COMMAND)
-    project_id = _text(document["projectId"], _NAME)
+    run_id, attempt_id, offer_id, project_id, task_id, task_revision, execution_digest, lease_token = _texts(document)
     secret_refs = _refs(document["secretRefs"], project_id, SECRET_REFS)
     bundle_refs = _refs(document.get("environmentBundleRefs", []), project_id, BUNDLE_REFS)
     if not secret_refs and not bundle_refs:  # so `@v1`, which has no bundle, has at least one secret ref
@@ -92,17 +103,17 @@ def parse_command(document: object) -> Command:
         raise Refused(Reason.COMMAND)
     return Command(
         schema=schema,
-        run_id=_text(document["runId"], _ATTEMPT_ID),
-        attempt_id=_text(document["attemptId"], _ATTEMPT_ID),
-        offer_id=_text(document["offerId"], _NAME),
+        run_id=run_id,
+        attempt_id=attempt_id,
+        offer_id=offer_id,
         project_id=project_id,
-        task_id=_text(document["taskId"], _NAME),
-        task_revision=_task_revision(document["taskRevision"]),
-        execution_digest=_text(document["executionDigest"], _DIGEST),
+        task_id=task_id,
+        task_revision=task_revision,
+        execution_digest=execution_digest,
         worker_generation=_integer(document["workerGeneration"], 1),
         lease_generation=_integer(document["leaseGeneration"], 1),
         expected_lease_version=_integer(document["expectedLeaseVersion"], 0),
-        lease_token_digest=hashlib.sha256(_text(document["leaseToken"], _LEASE_TOKEN).encode()).hexdigest(),
+        lease_token_digest=hashlib.sha256(lease_token.encode()).hexdigest(),
         secret_refs=secret_refs,
         bundle_refs=bundle_refs,
     )
@@ -116,18 +127,14 @@ def _form(schema: object) -> tuple[Schema, frozenset[str]]:
     return form
 
 
-def _text(value: object, pattern: re.Pattern[str]) -> str:
-    if type(value) is not str or pattern.fullmatch(value) is None:
+def _texts(document: dict[str, object]) -> list[str]:
+    """The fields that are text, in the order of `_FIELDS`."""
+    texts = [value for value in map(document.__getitem__, _FIELDS) if type(value) is str]
+    if len(texts) != len(_FIELDS) or _TEXTS.fullmatch("\n".join(texts)) is None:
         raise Refused(Reason.COMMAND)
-    return value
-
-
-def _task_revision(value: object) -> str:
-    """The one field that is bounded in bytes."""
-    text = _text(value, _NAME)
-    if len(text.encode()) > NAME_CHARACTERS:
+    if len(texts[_TASK_REVISION].encode()) > NAME_CHARACTERS:  # the one field that is bounded in bytes
         raise Refused(Reason.COMMAND)
-    return text
+    return texts
 
 
 def _integer(value: object, low: int) -> int:

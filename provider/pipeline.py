@@ -50,12 +50,11 @@ async def deliver(exchange: Exchange, ports: Ports) -> None:
         async with ports.authority.hold(admitted.principal, command, exchange.deadline, slow_material=slow) as hold:
             authority = verify(admitted.principal, exchange.session_id, command, hold)
             exchange.enter(Stage.PROVIDER)
-            batch = custody.enter_context(await _material(ports.provider, authority, exchange.deadline, slow=slow))
-            _hold_to(authority, batch)
-            given = () if ports.receipt_key is None else receipts.draw(ports.receipt_key, batch)
-            # Encoded before COMMIT: an answer over its limit leaves no receipt of a release that never was.
-            response = custody.enter_context(wire.encode(command, batch, ports.pool, ports.response_limit))
-            batch.wipe()
+            with await _material(ports.provider, authority, exchange.deadline, slow=slow) as batch:
+                _hold_to(authority, batch)
+                given = () if ports.receipt_key is None else receipts.draw(ports.receipt_key, batch)
+                # Encoded before COMMIT: an answer over its limit leaves no receipt of a release that never was.
+                response = custody.enter_context(wire.encode(command, batch, ports.pool, ports.response_limit))
             exchange.enter(Stage.AUTHORITY)
             permit = await commit(hold, authority, given)
         exchange.enter(Stage.DELIVERY)

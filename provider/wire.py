@@ -4,8 +4,8 @@ The answer is laid out once, at its full size, in one wipeable buffer: room for 
 counted before anything is allocated, so a delivery over its limit is refused before any byte.
 """
 
-import json
 import re
+from json.encoder import encode_basestring as _quote
 from types import TracebackType
 from typing import Final, Self
 
@@ -19,7 +19,6 @@ HEAD_ROOM: Final = 512
 """Bytes kept free in front of the body for the HTTP head, so that head and body leave in one write."""
 
 _LIMITS: Final = {Schema.V1: limits.RESPONSE_BYTES_V1, Schema.V2: limits.RESPONSE_BYTES_V2}
-_write: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SPECIAL: Final = re.compile(rb'["\\\x00-\x1f]')
 _SHORT: Final = {0x22: b'\\"', 0x5C: b"\\\\", 0x08: b"\\b", 0x09: b"\\t", 0x0A: b"\\n", 0x0C: b"\\f", 0x0D: b"\\r"}
 _ESCAPES: Final = {code: _SHORT.get(code, b"\\u%04x" % code) for code in (*range(0x20), 0x22, 0x5C)}
@@ -99,14 +98,11 @@ _BUNDLES: Final = b'],"environmentBundles":['
 
 def _frame(command: Command) -> tuple[bytes, bytes]:
     """Return what stands before the first value and after the last one; none of it is secret."""
-    fields = {
-        "schema": command.schema.value,
-        "runId": command.run_id,
-        "attemptId": command.attempt_id,
-        "offerId": command.offer_id,
-        "executionDigest": command.execution_digest,
-    }
-    return _write(fields)[:-1].encode() + b',"values":[', b"]}"
+    head = (
+        f'{{"schema":"{command.schema.value}","runId":{_quote(command.run_id)},"attemptId":{_quote(command.attempt_id)},'
+        f'"offerId":{_quote(command.offer_id)},"executionDigest":"{command.execution_digest}","values":['
+    )
+    return head.encode(), b"]}"
 
 
 def _openings(batch: Batch) -> list[bytes]:

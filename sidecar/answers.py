@@ -88,9 +88,9 @@ def refusal(
     return Refusal(instance, head + content if body else head)
 
 
-def timestamp() -> str:
-    """Return now as RFC 3339 in UTC with milliseconds."""
-    now = time.time_ns() // 1_000_000
+def timestamp(now_ns: int | None = None) -> str:
+    """Return now, or the moment `now_ns` (ns since 1970), as RFC 3339 in UTC with milliseconds."""
+    now = (time.time_ns() if now_ns is None else now_ns) // 1_000_000
     return f"{_second(now // 1000)}.{now % 1000:03d}Z"
 
 

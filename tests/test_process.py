@@ -529,9 +529,13 @@ def test_running_out_of_descriptors(tmp_path: Path) -> None:
             sock.close()
         wait_for(lambda: stand.metric("handshaking_connections") == 0)
         assert stand.metric("accept_pauses_total") > 0
-        # Who had been let in is served, and so is who comes now.
-        wires[-1].send(stand.request())
-        assert wires[-1].answer().status == 200
+
+        def is_served() -> bool:
+            wires[-1].send(stand.request())
+            return wires[-1].answer().status == 200
+
+        # Who had been let in is served, once the health port has let go of those who left; and so is who comes now.
+        wait_for(is_served)
         assert stand.ask().status == 200
         for wire in wires:
             wire.close()

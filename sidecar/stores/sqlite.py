@@ -148,7 +148,8 @@ class SqliteStore:
             subject = ("worker", principal.worker_id, principal.authentication_id, '["worker_credential"]')
         event = (uuid4(), record.request_id, record.outcome, *subject, self._clock())
         try:
-            await self._lock.take(self._connection, _AUDIT, event)
+            if not self._lock.take_now(self._connection, _AUDIT, event):
+                await self._lock.take(self._connection, _AUDIT, event)
         except (sqlite3.Error, TimeoutError) as error:
             self._note(error)
             raise Refused(Reason.AUDIT_STORE) from None

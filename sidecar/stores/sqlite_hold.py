@@ -87,7 +87,8 @@ class SqliteHold:
         means = self._means
         try:
             self._taken = await means.places.take(self._asked[0], self._deadline, slow_material=self._slow)
-            await means.lock.take(means.connection, "BEGIN IMMEDIATE", deadline=self._deadline)
+            if not means.lock.take_now(means.connection, "BEGIN IMMEDIATE"):
+                await means.lock.take(means.connection, "BEGIN IMMEDIATE", deadline=self._deadline)
             self._locked = True
             self.snapshot = self._read()
         except (sqlite3.Error, TimeoutError) as error:

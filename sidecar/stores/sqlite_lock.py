@@ -52,6 +52,18 @@ class WriteLock:
         """Whether no writer of this process has the lock or waits for it."""
         return self._line.idle
 
+    def take_now(self, connection: sqlite3.Connection, statement: str, values: Values = ()) -> bool:
+        """Run a statement as `take` does if the lock is free, and say whether it was. Raises sqlite3.Error."""
+        if not self._line.take_now():
+            return False
+        taken = False
+        try:
+            taken = _try(connection, statement, values)
+        finally:
+            if not taken:
+                self._line.give_back()
+        return taken
+
     async def take(
         self, connection: sqlite3.Connection, statement: str, values: Values = (), deadline: float | None = None
     ) -> None:

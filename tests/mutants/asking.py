@@ -67,8 +67,7 @@ ASKING: Final = (
            named("framing", "how_bytes_are_cut_changes_nothing")),
     # --- the lease token, and what refusals say of the request
     Mutant("P5", _COMMAND,
-           'lease_token_digest=hashlib.sha256(_text(document["leaseToken"], _LEASE_TOKEN).encode()).hexdigest(),',
-           'lease_token_digest=_text(document["leaseToken"], _LEASE_TOKEN),',
+           "lease_token_digest=hashlib.sha256(lease_token.encode()).hexdigest(),", "lease_token_digest=lease_token,",
            named("command", "the_lease_token_is_kept_nowhere")),
     Mutant("P18", _JSON, "refused = Refused(Reason.JSON)", "raise Refused(Reason.JSON) from None",
            named("strictjson", "no_refusal_holds_the_body")),
