@@ -39,6 +39,7 @@ LEFT JOIN worker_credentials AS c ON c.credential_id = ?2
 WHERE a.id = ?1
 LIMIT 2
 """
+_BEGIN: Final = "BEGIN IMMEDIATE"
 _as: Final = tuple.__new__  # a named tuple's own constructor is a function in Python
 RECEIPT: Final = (
     "INSERT INTO receipts (receipt_id, kind, attempt_id, worker_id, credential_id, credential_version, file_name, mark,"
@@ -87,8 +88,8 @@ class SqliteHold:
         means = self._means
         try:
             self._taken = await means.places.take(self._asked[0], self._deadline, slow_material=self._slow)
-            if not means.lock.take_now(means.connection, "BEGIN IMMEDIATE"):
-                await means.lock.take(means.connection, "BEGIN IMMEDIATE", deadline=self._deadline)
+            if not means.lock.take_now(means.connection, _BEGIN):
+                await means.lock.take(means.connection, _BEGIN, deadline=self._deadline)
             self._locked = True
             self.snapshot = self._read()
         except (sqlite3.Error, TimeoutError) as error:
