@@ -18,12 +18,13 @@ from sidecar.devcerts import Pair
 from tests.kit.memscan import filled, new_needle, scan
 from tests.kit.stand import Answer, Wire, make_stand
 from tests.kit.waiting import wait_for
-from tests.kit.world import MINUTE_MS, default_refs
+from tests.kit.world import default_refs
 from tests.residue import SIZES, reset, settled
 
-LEASE_MS: Final = 1500
+LEASE_S: Final = 1.0
 """What the lease has left whose end comes while its request hangs: less than the 2 s that material may take."""
-TRIES: Final = 6
+CAUGHT_S: Final = 5.0
+TRIES: Final = 10
 """A way that a busy machine has turned into another one, by a bound that came first, is gone again."""
 
 
@@ -63,21 +64,28 @@ class Bed:
             self._go.unlink(missing_ok=True)
             with self.stand.wire(before()) as wire:
                 wire.send(self.stand.request())
-                wait_for(lambda: self.stand.metric("suspended") == 1)
-                held = self.needles()
-                came = end(wire)
+                held = self.needles() if self._caught() else 0
+                came = held > 0 and end(wire)
             settled(self.stand)
-            if held and came:
+            if came:
                 self.found[name] = held, self.needles()
                 return
         raise AssertionError(f"{name}: never as wanted")
+
+    def _caught(self) -> bool:
+        """Wait until the request hangs; tell whether it does."""
+        end = time.monotonic() + CAUGHT_S
+        while not self.stand.metric("suspended"):
+            if time.monotonic() > end:
+                return False
+        return True
 
     def last_way(self, name: str, end: Callable[[Wire], bool]) -> None:
         """As `way`, while the process ends: it is looked at once the command is over."""
         self._go.unlink(missing_ok=True)
         with self.stand.wire() as wire:
             wire.send(self.stand.request())
-            wait_for(lambda: self.stand.metric("suspended") == 1)
+            assert self._caught(), name
             held = self.needles()
             self.process.send_signal(signal.SIGTERM)
             self.stand.event("process_stopping")
@@ -129,6 +137,7 @@ def in_time(directory: Path, needle: bytes) -> dict[str, tuple[int, int]]:
     with stand:
         last = stand.world.refs[-1]
         pairs: list[Pair] = []
+        leases: list[float] = []
 
         def fresh() -> Pair:
             pairs.append(devcerts.issue(stand.pki.intermediate, f"client-{len(pairs)}", client=True))
@@ -139,22 +148,21 @@ def in_time(directory: Path, needle: bytes) -> dict[str, tuple[int, int]]:
             return bed.go(wire).code == "tls_context_reloaded"
 
         def fenced(wire: Wire) -> bool:
-            time.sleep(LEASE_MS / 1000)
-            answer = bed.go(wire)
-            # What waits for it next needs a lease again.
-            lease(60 * MINUTE_MS)
-            return answer.code == "worker_secret_delivery_fenced"
+            time.sleep(max(0.0, leases[-1] - time.time()) + 0.01)
+            return bed.go(wire).code == "worker_secret_delivery_fenced"
 
-        def lease(milliseconds: int) -> None:
-            stand.world.change("run_dispatch_leases", expires_at_ms=time.time_ns() // 1_000_000 + milliseconds)
+        def lease(seconds: float) -> None:
+            leases.append(time.time() + seconds)
+            stand.world.change("run_dispatch_leases", expires_at_ms=int(leases[-1] * 1000))
 
         def short_lease() -> None:
-            lease(LEASE_MS)
+            lease(LEASE_S)
 
         bed.way("success", lambda wire: bed.go(wire).status == 200)
         bed.way("material's time", lambda wire: wire.answer().code == "worker_ingress_unavailable")
         bed.way("revoked", revoked, fresh)
         bed.way("fenced", fenced, short_lease)
+        lease(3600.0)
         stand.put(last, filled(needle, SIZES[-1] - 1) + b"\xff")
         bed.way("not UTF-8", lambda wire: bed.go(wire).code == "worker_ingress_unavailable")
         stand.put(last, filled(needle, SIZES[-1]))
