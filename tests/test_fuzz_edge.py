@@ -44,6 +44,8 @@ PARTS: Final = [
     request(b"5\r\nhello\r\n0\r\n\r\n", content_length=None, transfer_encoding="chunked"),
     request(b"", expect="100-continue"),
     request(b"", content_length=str(limits.BODY_BYTES + 1)),
+    request(b"", method="PUT"),
+    request(content_type="text/plain"),
     b"\r\n\r\n",
     b"\n\n",
     b"\0",
@@ -58,7 +60,7 @@ JUNK: Final = st.binary(min_size=1, max_size=40)
 @st.composite
 def spoilt(draw: st.DrawFn) -> bytes:
     """A request with a stretch of it taken away, doubled, or replaced."""
-    data = draw(st.sampled_from(PARTS[:12]))
+    data = draw(st.sampled_from(PARTS[:14]))
     start = draw(st.integers(0, len(data)))
     end = draw(st.integers(start, min(len(data), start + 40)))
     between = draw(st.one_of(st.just(b""), st.just(data[start:end] * 2), JUNK, st.sampled_from([b"\r\n", b"\n", b" "])))
