@@ -3,6 +3,7 @@
 import asyncio
 import random
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -41,21 +42,19 @@ class Good:
     tokens: list[str]
     seconds: list[float] = field(default_factory=list)
     other: Counter[str] = field(default_factory=Counter)
+    _context: ssl.SSLContext = field(init=False)
 
     async def ask_for(self, clients: int, seconds: float) -> None:
-        """Let so many of them ask for so long."""
+        """Let so many of them ask for so long, all connected before the first one asks."""
+        self._context = self.stand.pki.client_context(self.stand.pki.client, self.stand.directory)
+        connected = [await self._connect(number) for number in range(clients)]
         end = time.monotonic() + seconds
-        await asyncio.gather(*(self._live(number, end) for number in range(clients)))
+        await asyncio.gather(*(self._live(number, *first, end) for number, first in enumerate(connected)))
 
-    async def _live(self, number: int, end: float) -> None:
+    async def _live(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: float) -> None:
         chance = random.Random(number)
         data = self.stand.request(token=self.tokens[number % len(self.tokens)])
-        while time.monotonic() < end:
-            try:
-                reader, writer = await self._connect(f"127.0.9.{number % 8 + 1}")
-            except OSError as error:
-                self.other[f"{type(error).__name__} while connecting"] += 1
-                continue
+        while True:
             try:
                 # A pace, no wait for anything.
                 while time.monotonic() < end and await self._ask(reader, writer, data):  # noqa: ASYNC110
@@ -64,16 +63,22 @@ class Good:
                 self.other[type(error).__name__] += 1
             finally:
                 writer.transport.abort()
+            if time.monotonic() >= end:
+                return
+            try:
+                reader, writer = await self._connect(number)
+            except OSError as error:
+                self.other[f"{type(error).__name__} while connecting"] += 1
+                return
 
-    async def _connect(self, source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         sock = socket.socket()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.bind((source, 0))
+        sock.bind((f"127.0.9.{number % 8 + 1}", 0))
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.stand.port))
-        context = self.stand.pki.client_context(self.stand.pki.client, self.stand.directory)
         return await asyncio.open_connection(
-            sock=sock, ssl=context, server_hostname="localhost", ssl_shutdown_timeout=1
+            sock=sock, ssl=self._context, server_hostname="localhost", ssl_shutdown_timeout=1
         )
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bool:
