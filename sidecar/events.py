@@ -99,6 +99,7 @@ class Events:
         dropped = self.dropped
         while self._lines:
             batch.append(self._line(*self._lines.popleft()))
+        emitted = len(batch)
         if batch and dropped > self._told:
             batch.append(self._line("events_dropped", "error", time.time_ns(), {"dropped": dropped}))
         whole = self._torn + "".join(f"{line}\n" for line in batch).encode()
@@ -114,7 +115,7 @@ class Events:
             written = len(whole) - len(left)
             if written:
                 self._torn = b"" if whole[written - 1] == _NEWLINE else b"\n"
-            self._lost += min(bytes(left).count(_NEWLINE), len(batch))
+            self._lost += min(bytes(left).count(_NEWLINE), emitted)
         else:
             self._torn, self._told = b"", dropped
 

@@ -51,9 +51,12 @@ def exceeded(block: bytes | None) -> HeadLimit | None:
     return HeadLimit.FIELDS if fields.count(b"\n") > limits.HEADER_COUNT + 1 else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Head:
-    """What this listener reads of a head. `target` is raw, `fields` are raw values by lower-case name."""
+    """What this listener reads of a head. `target` is raw, `fields` are raw values by lower-case name.
+
+    Without a repr: it would show the credential.
+    """
 
     method: str
     target: str

@@ -194,6 +194,19 @@ def test_lines_for_nobody_are_counted() -> None:
     assert events.dropped == 3
 
 
+def test_the_line_that_tells_of_lost_ones_is_none_of_them() -> None:
+    """The number of dropped events counts what was emitted, whatever becomes of the line that tells it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    events = Events("", descriptor=writer)
+    for number in range(1, 4):
+        events.emit("process_stopping")
+        wait_for(lambda number=number: events.dropped == number)  # type: ignore[misc]
+    events.close()
+    os.close(writer)
+    assert events.dropped == 3
+
+
 def test_a_non_blocking_output_is_waited_for(pipe: Pipe) -> None:
     """Output that another program has made non-blocking loses nothing while its reader is slow."""
     os.set_blocking(pipe.writer, False)

@@ -185,6 +185,12 @@ def test_fields_are_raw_and_found_in_any_case(parser: HeadParser) -> None:
     assert head.fields == {b"authorization": b"Worker \xff", b"content-type": b"a;b"}
 
 
+def test_a_head_shows_nothing_of_itself(parser: HeadParser) -> None:
+    """The repr of a head holds neither its credential nor its target: a repr may reach a log."""
+    shown = repr(parser.parse(block(b"authorization: Worker canary", line=b"POST /canary HTTP/1.1")))
+    assert "canary" not in shown
+
+
 def test_a_header_may_fill_the_block(parser: HeadParser) -> None:
     """One field may be as large as the block: the block is bounded, the field is not besides."""
     room = limits.HEADER_BLOCK_BYTES - len(block(b"x-first: a", b"authorization: "))
