@@ -1,4 +1,4 @@
-"""Waking a task in place: a request is served in the very callback that brought it (docs/adr/0011).
+"""Waking a task in place: a request is served in the very callback that brought it (docs/adr/0012).
 
 A future wakes its task in the loop's next turn, which costs a handle, a turn of the loop and a look at every socket.
 This is a future to asyncio, by the protocol that it has for foreign ones, but runs its task inside `set`.
