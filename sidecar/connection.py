@@ -152,7 +152,7 @@ class Connection:
                 await self._app.handle(self, self._take_up())
         except asyncio.CancelledError:
             # Nobody awaits this task. Kept in it, the error would keep our frames, and they this connection with the
-            # quarter of a megabyte that TLS has for it, until a collection of the oldest generation.
+            # buffers that TLS has for it, until a collection of the oldest generation.
             pass
         finally:
             # An answer moves the phase on; a task that ends without one leaves nobody waiting.
