@@ -6,13 +6,11 @@ import sys
 from sidecar.compose import StartFaults
 from sidecar.config import Config
 from sidecar.events import Events
-from sidecar.heap import give_back_large
 from sidecar.process import serve
 
 
 def run(config: Config) -> int:
     """Run the process to its end and return its exit code: 0 after a signal, 78 for start faults, 1 for a failure."""
-    give_back_large()
     events = Events(config.replica_id)
     events.emit("process_starting")
     try:

@@ -14,7 +14,7 @@ from tests.kit.memscan import ROOT
 
 
 def test_stored_figures_are_whole() -> None:
-    """Memory cold and warm on both stores, the peak of a group and its file, starts, sizes, and the reference beside."""
+    """Memory cold and warm on both stores, the peak of a group and its file, starts, sizes, the reference beside."""
     found = json.loads((RESULTS / "footprint.json").read_text())["footprint"]
     assert (found["deliveries"], found["reference_bytes"]) == (footprint.DELIVERIES, 42_033_152)
     assert found["targets"] == footprint.TARGETS

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from sidecar.stores.postgres_session import Session, Unusable
 from sidecar.stores.postgres_sql import LOCK, NAMES
-from sidecar.stores.postgres_wire import run
+from sidecar.stores.postgres_wire import READ_BYTES, read_little, run
 
 
 class Driver:
@@ -99,3 +100,12 @@ def test_what_is_sent_ahead(value: str) -> None:
     counts = struct.pack("!hhi", 0, 1, len(text))
     assert sent[5 : 1 + length] == b"\0" + name + b"\0" + counts + text + struct.pack("!h", 0)
     assert sent[1 + length :] == b"E" + struct.pack("!i", 9) + b"\0" + struct.pack("!i", 0)
+
+
+def test_little_is_read_at_once_with_tls_and_without() -> None:
+    """Both halves of a TLS transport, and a plain one alone, are told how much to read."""
+    plain = SimpleNamespace(max_size=0)
+    both = SimpleNamespace(max_size=0, _ssl_protocol=SimpleNamespace(max_size=0))
+    for transport in (plain, both):
+        read_little(SimpleNamespace(_transport=transport))
+    assert plain.max_size == both.max_size == both._ssl_protocol.max_size == READ_BYTES

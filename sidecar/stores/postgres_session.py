@@ -28,7 +28,7 @@ from sidecar.stores.postgres_sql import (
     READ,
     RELEASE,
 )
-from sidecar.stores.postgres_wire import run
+from sidecar.stores.postgres_wire import read_little, run
 
 T = TypeVar("T")
 
@@ -200,5 +200,6 @@ async def connect(postgres: Postgres, tls: ssl.SSLContext | None, until: float) 
             raise Unusable from None
         except Exception:  # noqa: BLE001 - no connection, whatever the driver calls it
             raise Unusable from None
+        read_little(connection)
         return Session(connection)
     raise Unusable
