@@ -14,7 +14,6 @@ from sidecar.framing import Framer
 from sidecar.head import Head
 from sidecar.peer import Peer
 from sidecar.tlswire import Transport
-from sidecar.wake import Wake
 
 if TYPE_CHECKING:
     from sidecar.app import Application
@@ -49,7 +48,7 @@ class Connection:
     """Frames requests, bounds every phase, writes answers."""
 
     __slots__ = (
-        "_app", "_arrived", "_body_waiter", "_budget", "_listener", "_loop", "_wake", "address",
+        "_app", "_arrived", "_body_waiter", "_budget", "_listener", "_loop", "_waiter", "address",
         "deadline", "due", "framer", "identity", "made", "peer", "phase", "requests", "task", "timed_out", "transport",
         "untaken_since",
     )  # fmt: skip
@@ -76,7 +75,7 @@ class Connection:
         self.untaken_since: float | None = None
         """When the last answer was handed to TLS, until the peer is known to have taken it."""
         self._arrived: Head | Reason | None = None
-        self._wake = Wake(app.loop)
+        self._waiter: asyncio.Future[None] | None = None
         self._body_waiter: asyncio.Future[None] | None = None
         self._budget = limits.DISCARD_BYTES
 
@@ -94,7 +93,7 @@ class Connection:
         self.phase = Phase.CLOSED
         self.due = _NEVER
         # One that has just arrived is taken up all the same, so that it too is counted and told.
-        if self.made and self._arrived is None and (unanswered or self._wake.is_awaited):
+        if self.made and self._arrived is None and (unanswered or self._waiter is not None):
             self.task.cancel()
         self._listener.closed(self)
 
@@ -144,7 +143,8 @@ class Connection:
         self.requests += 1
         self.phase = Phase.RUNNING
         self.deadline = self.due = self._loop.time() + self._app.limits.request_timeout_s
-        self._wake.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def _run(self) -> None:
         try:
@@ -162,7 +162,11 @@ class Connection:
     async def _next(self) -> bool:
         """Wait for a request; return whether there is one. After the last answer there is none."""
         if self._arrived is None and self.phase is Phase.HEAD:
-            await self._wake
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         return self._arrived is not None
 
     def _take_up(self) -> Head | Reason:

@@ -148,9 +148,8 @@ def is_settled(connection: Connection, client: Client) -> bool:
     ours = connection.transport._socket
     # The kernel may wait 40 ms before it says that bytes have arrived, unless it is asked to say so.
     ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-    body = connection._body_waiter
-    is_waiting = connection._wake.is_awaited if connection.phase is Phase.HEAD else body is not None and not body.done()
-    if not is_waiting or client.untaken():
+    waiter = connection._waiter if connection.phase is Phase.HEAD else connection._body_waiter
+    if waiter is None or waiter.done() or client.untaken():
         return False
     unread = array("i", [0])
     fcntl.ioctl(ours.fileno(), termios.FIONREAD, unread)

@@ -63,7 +63,7 @@ NETWORK: Final = (
             metrics=("requests_total", "connections")),
     Failure("A worker goes away while its request runs", (Seen.GONE,),
             "Nothing; its lock is free and its values are wiped.",
-            (Line("connection.py", "unanswered or self._wake"),), metrics=('requests_total{code="unanswered"}',),
+            (Line("connection.py", "unanswered or self._waiter"),), metrics=('requests_total{code="unanswered"}',),
             events=("request_completed",),
             tests=(named("connection", "a_reset_ends_the_request_wherever_it_waits"),)),
     Failure("The socket is lost just as the answer is written", (Seen.GONE,),
