@@ -61,6 +61,8 @@ def bind(host: str, port: int) -> list[socket.socket]:
             # Inherited by what is accepted: the kernel drops a peer that acknowledges nothing. A little later than
             # the sweep does, which counts it; what is left to the kernel are connections that we have closed.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.RESPONSE_S * 1000) + 1000)
+            # Inherited, too: an answer must not wait until the bytes before it are acknowledged.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listening.bind(address)
             listening.listen(_BACKLOG)
     except OSError:

@@ -110,6 +110,13 @@ async def test_a_reset_is_seen_as_one_and_drops_what_was_on_its_way(tmp_path: Pa
         assert await other.ended() == b"RESET"
 
 
+async def test_an_answer_waits_for_no_acknowledgement(tmp_path: Path) -> None:
+    """Accepted sockets send at once what is written to them."""
+    async with edge(tmp_path) as running:
+        await running.client()
+        assert running.connection.transport._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_what_is_held_back_waits_in_the_kernel(tmp_path: Path) -> None:
     """While a socket is held back nothing of it is read; let in again, everything comes."""
     async with edge(tmp_path) as running:
