@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(streams.finish(int(end.code or Exit.DONE))) from None
     except OSError as error:
         # A command tells what it expects to fail; what is left is, as a rule, its output.
-        return streams.failed(error)
+        code = streams.failed(error)
     except KeyboardInterrupt:
         code = 130
     return streams.finish(code)

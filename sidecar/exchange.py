@@ -60,6 +60,7 @@ class Exchange:
         "_attempt",
         "_connection",
         "_head",
+        "_holder",
         "_since",
         "answered",
         "deadline",
@@ -79,6 +80,7 @@ class Exchange:
         self._connection = connection
         self._head = head
         self._attempt = False
+        self._holder = ""
         self.started = self._since = time.monotonic()
         self.stage = Stage.PARSE
         self.answered = False
@@ -159,6 +161,7 @@ class Exchange:
         if taken >= self._app.limits.max_in_flight_per_credential:
             raise Refused(Reason.CREDENTIAL_IN_FLIGHT_LIMIT)
         busy[key] = taken + 1
+        self._holder = key
         try:
             yield
         finally:
@@ -170,7 +173,7 @@ class Exchange:
     async def body(self, admitted: Admitted) -> bytes | bytearray:
         """Judge the headers in the contract's order, then wait for the declared body."""
         audited = time.monotonic()
-        await _give_way()
+        await self._give_way()
         self.enter(Stage.HEADERS)
         head = self._head
         if head is None:
@@ -191,7 +194,7 @@ class Exchange:
 
         Raises `Refused`, and `PeerGone` when nobody is there to take it.
         """
-        await _give_way()
+        await self._give_way()
         judge(self._connection.peer, self._app.identity(), time.time())
         permit.check(time.monotonic())
         last = self.is_last()
@@ -201,11 +204,16 @@ class Exchange:
         self.answered = True
         self._app.metrics.delivered_bytes += response.length
 
+    async def _give_way(self) -> None:
+        """Let every request that can run come as far as this one.
 
-async def _give_way() -> None:
-    """Let every request that can run come as far as this one.
-
-    Requests then go stage by stage, each with the code of its stage in the processor's caches, and not one after the
-    other through all of it: with 32 at once a fifth less CPU (docs/adr/0013).
-    """
-    await asyncio.sleep(0)
+        Requests then go stage by stage, each with the code of its stage in the processor's caches, and not one after
+        the other through all of it: with 32 at once a fifth less CPU (docs/adr/0013). Not when more than half of the
+        places are taken: who comes next must not find them all held by requests that only wait for their turn.
+        """
+        app = self._app
+        if (
+            2 * app.in_flight <= app.limits.max_in_flight
+            and 2 * app.busy.get(self._holder, 0) <= app.limits.max_in_flight_per_credential
+        ):
+            await asyncio.sleep(0)

@@ -52,6 +52,7 @@ def test_no_file_ever_becomes_a_standard_stream() -> None:
     assert shell(f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} <&- >&- 2>&-").returncode in range(3, 20)
 
 
+@pytest.mark.root  # who else may not look at the descriptors of a hardened process
 def test_a_server_without_an_output_writes_into_nothing_else(tmp_path: Path) -> None:
     """`serve` with a closed output serves, and its events go to no socket and no file of its own."""
     with make_stand(tmp_path) as stand:

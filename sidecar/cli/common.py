@@ -7,9 +7,9 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import IntEnum
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 
 class Exit(IntEnum):
@@ -67,6 +67,11 @@ class Parser(argparse.ArgumentParser):
             flags = [word.partition("=")[0] for word in words if word.startswith("--")]
             message = _UNKNOWN + (" ".join(flags) or "more words than there may be")
         self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # What cannot be said on standard error is not said, and the code stays: early versions of 3.11 raise here.
+        with suppress(OSError) if file is sys.stderr else nullcontext():
+            super()._print_message(message, file)
 
 
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
