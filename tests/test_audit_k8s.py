@@ -286,6 +286,16 @@ def test_no_shape_stops_the_audit(data: st.DataObject) -> None:
     assert all(finding.code.startswith(PREFIX) and finding.cause and finding.mend for finding in findings)
 
 
+@pytest.mark.parametrize("shape", [[], {}, [[]], {"a": []}, None, True, -1])
+def test_a_port_of_any_shape_is_judged(shape: object) -> None:
+    """What stands for a port in a policy that lets everybody in may be anything."""
+    found = documents(BASE)
+    for each in found:
+        if each["kind"] == "NetworkPolicy":
+            each["spec"]["ingress"] = [{"ports": [{"port": shape}]}]
+    judged(dumped(found))
+
+
 # --- the command -------------------------------------------------------------------------------------------------
 def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Run `secret-sidecar audit k8s ...`."""

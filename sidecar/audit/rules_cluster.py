@@ -203,7 +203,8 @@ def _reaches_metrics(sidecar: Sidecar, rule: Manifest) -> bool:
     names = {str(port.get("name")) for port in declared if port.get("containerPort") == metrics}
     ports = [mapping(port) for port in sequence(rule.get("ports"))]
     return not ports or any(
-        port.get("port") in names or _whole(port.get("port"), metrics + 1) <= metrics <= _last(port) for port in ports
+        str(port.get("port")) in names or _whole(port.get("port"), metrics + 1) <= metrics <= _last(port)
+        for port in ports
     )
 
 
