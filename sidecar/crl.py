@@ -43,11 +43,15 @@ def revocations(
 
     `in_service` holds the CRLs of the snapshot in service by `signer`. Raises IdentityFault with everything wrong.
     """
+    lists: list[x509.CertificateRevocationList] | None
+    names: list[bytes] = []
     try:
         lists = [x509.load_pem_x509_crl(block) for block in pem_blocks(data, b"X509 CRL", comments=False)]
-        names = [crl.issuer.public_bytes() for crl in lists]
+        names += [crl.issuer.public_bytes() for crl in lists]
     except UNREADABLE:
-        raise _fault(Fault.CRL_MALFORMED) from None
+        lists = None
+    if lists is None:  # raised outside the handler: the parser's error echoes what it could not read
+        raise _fault(Fault.CRL_MALFORMED)
     if not 1 <= len(lists) <= CLIENT_CAS:
         raise _fault(Fault.CRL_COUNT)
     faults: list[Fault] = []
@@ -88,14 +92,17 @@ def _signed_by(crl: x509.CertificateRevocationList, authority: x509.Certificate)
 
 
 def _judge(crl: x509.CertificateRevocationList, before: Revocations | None, now: float) -> Revocations:
+    supported: bool | None
+    number: int | None = None
+    entries: list[x509.RevokedCertificate] = []
     try:
-        supported = _is_complete(crl)
-        number = _number(crl)
-        entries = list(crl)
+        number, entries = _number(crl), list(crl)
         # Critical marks on an entry change what it means (an indirect CRL names another issuer there).
-        supported = supported and not any(mark.critical for entry in entries for mark in entry.extensions)
+        supported = _is_complete(crl) and not any(mark.critical for entry in entries for mark in entry.extensions)
     except UNREADABLE:
-        raise _fault(Fault.CRL_MALFORMED) from None
+        supported = None
+    if supported is None:
+        raise _fault(Fault.CRL_MALFORMED)
     if not supported:
         raise _fault(Fault.CRL_UNSUPPORTED)
     this_update = crl.last_update_utc.timestamp()

@@ -143,9 +143,11 @@ def _key(data: bytearray) -> bytes:
     try:
         return _spki(load_pem_private_key(data, None).public_key())
     except TypeError:
-        raise IdentityFault(Finding(Role.PRIVATE_KEY, Fault.KEY_ENCRYPTED)) from None
+        fault = Fault.KEY_ENCRYPTED
     except (ValueError, UnsupportedAlgorithm):
-        raise IdentityFault(Finding(Role.PRIVATE_KEY, Fault.KEY_MALFORMED)) from None
+        fault = Fault.KEY_MALFORMED
+    # Outside the handler: the parser's error echoes what it could not read, and that is a key.
+    raise IdentityFault(Finding(Role.PRIVATE_KEY, fault))
 
 
 def _spki(key: PublicKeyTypes) -> bytes:

@@ -139,13 +139,16 @@ def pem_blocks(data: bytes | bytearray, label: bytes, *, comments: bool) -> list
 
 def certificates(data: bytes | bytearray) -> list[x509.Certificate]:
     """Return the certificates of a PEM file. Raises ValueError for anything else in PEM or a broken certificate."""
+    found: list[x509.Certificate] | None
     try:
         found = [x509.load_pem_x509_certificate(block) for block in pem_blocks(data, b"CERTIFICATE", comments=True)]
         for one in found:
             # Parts are parsed when they are first looked at: here, so that nobody after this meets a broken one.
             _ = one.subject, one.issuer, one.public_key()
     except UNREADABLE:
-        raise ValueError("not a certificate that can be read") from None
+        found = None
+    if found is None:  # raised here and below outside the handler: the parser's error echoes what it could not read
+        raise ValueError("not a certificate that can be read")
     return found
 
 
@@ -161,10 +164,13 @@ def not_after(certificate: x509.Certificate) -> float:
 
 def authorities(data: bytes | bytearray, now: float, *, sign_crls: bool) -> list[x509.Certificate]:
     """Return the client CAs, each once. Raises IdentityFault unless they are 1..16 valid CAs (contract 5)."""
+    found: list[x509.Certificate] | None
     try:
         found = list(dict.fromkeys(certificates(data)))
     except ValueError:
-        raise IdentityFault(Finding(Role.CLIENT_CA, Fault.CA_MALFORMED)) from None
+        found = None
+    if found is None:
+        raise IdentityFault(Finding(Role.CLIENT_CA, Fault.CA_MALFORMED))
     rules: tuple[tuple[Fault, Callable[[x509.Certificate], bool]], ...] = (
         (Fault.CA_NOT_A_CA, _is_no_ca),
         (Fault.CA_EXPIRED, lambda ca: now >= not_after(ca)),

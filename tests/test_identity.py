@@ -176,6 +176,23 @@ def test_each_fault_is_named_and_changes_nothing(
         assert secret not in text
 
 
+@pytest.mark.parametrize("role", [Role.PRIVATE_KEY, Role.CERTIFICATE, Role.CLIENT_CA, Role.CLIENT_CRL])
+@pytest.mark.parametrize("mark", [b"?", b"=", b"\n", b""])
+def test_a_damaged_file_is_not_echoed(role: Role, mark: bytes, files: IdentityFiles) -> None:
+    """What a parser says of a file that it cannot read echoes the file, a key's too; nothing of that is left."""
+    path = dict(zip(Role, (files.private_key, files.certificate, files.client_ca, files.client_crl), strict=True))[role]
+    assert path is not None
+    good = Path(path).read_bytes()
+    begin = good.index(b"\n") + 1
+    for at in range(begin, begin + 80, 3):
+        put(path, good[:at] + mark + good[at + 1 :])
+        try:
+            load(files)
+        except IdentityFault as fault:
+            text = said(fault)
+            assert not any(good[start : start + 12].decode() in text for start in range(begin, begin + 200))
+
+
 def test_every_fault_has_its_test() -> None:
     """No member of the closed list is without a case: above, or in the two tests below that need more than files."""
     assert {fault for _, fault, _ in BREAKS} | {Fault.CHANGING, Fault.RESOURCES} == set(Fault)
