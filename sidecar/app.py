@@ -61,7 +61,11 @@ class Application:
             taken = 1
             self.in_flight += taken
             self.metrics.in_flight = self.in_flight
-            await deliver(exchange, self._ports)
+            try:
+                await deliver(exchange, self._ports)
+            except Refused:
+                await exchange.give_way()  # as a delivery does before its answer
+                raise
         except Refused as refused:
             reason = refused.reason
         except PeerGone:
