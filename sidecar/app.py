@@ -61,11 +61,7 @@ class Application:
             taken = 1
             self.in_flight += taken
             self.metrics.in_flight = self.in_flight
-            try:
-                await deliver(exchange, self._ports)
-            except Refused:
-                await exchange.give_way()  # as a delivery does before its answer
-                raise
+            await deliver(exchange, self._ports)
         except Refused as refused:
             reason = refused.reason
         except PeerGone:
