@@ -54,6 +54,8 @@ class Good:
     async def _live(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: float) -> None:
         chance = random.Random(number)
         data = self.stand.request(token=self.tokens[number % len(self.tokens)])
+        # Nor do they begin together: one volley of all of them would be more than a hundredth of what is measured.
+        await asyncio.sleep(PAUSE_S * chance.random())
         while True:
             try:
                 # A pace, no wait for anything.
