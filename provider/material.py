@@ -6,10 +6,10 @@ batch lives, and never as `str` or `bytes`.
 """
 
 import re
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from provider import limits
 from provider.memory import Buffer, BufferPool
@@ -29,13 +29,12 @@ _TEXT: Final = re.compile(
 )
 
 
-def is_text(view: memoryview) -> bool:
-    """Tell whether the bytes are non-empty strict UTF-8 without NUL, without copying them (contract 7)."""
-    return _TEXT.fullmatch(view) is not None
+def is_text(view: memoryview, end: int = sys.maxsize) -> bool:
+    """Tell whether the bytes, or those before `end`, are non-empty strict UTF-8 without NUL (contract 7); no copy."""
+    return _TEXT.fullmatch(view, 0, end) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """Room asked for one value: its ref, the bytes expected, and whether it is the bundle that authority named."""
 
     ref: SecretRef
@@ -83,14 +82,15 @@ class Batch:
         """State that slot `index` now holds `length` bytes and judge them.
 
         Raises `Refused(MATERIAL_UNAVAILABLE)` unless they are 1..size bytes of strict UTF-8 without NUL; the slot then
-        holds no value, also where it held one before.
+        holds no value, also where it held one before. Raises ValueError when the batch is wiped.
         """
+        if self._closed:
+            raise ValueError("the batch is wiped")
         self._lengths[index] = None
         if not 1 <= length <= self.slots[index].size:
             raise Refused(Reason.MATERIAL_UNAVAILABLE)
-        with self._rooms[index][:length] as value:
-            if not is_text(value):
-                raise Refused(Reason.MATERIAL_UNAVAILABLE)
+        if not is_text(self._rooms[index], length):
+            raise Refused(Reason.MATERIAL_UNAVAILABLE)
         self._lengths[index] = length
 
     def value(self, index: int) -> memoryview:

@@ -8,7 +8,6 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -196,7 +195,7 @@ class MountedFiles:
         raise Refused(Reason.MATERIAL_UNAVAILABLE)
 
     def _attempt(self, wanted: Sequence[tuple[SecretRef, bool]], root: int, files: Descriptors) -> Batch:
-        with Layout(root, self._opener) as layout, ExitStack() as custody:  # 2
+        with Layout(root, self._opener) as layout:  # 2
             # 3
             slots, facts = [], []
             for ref, bundle in wanted:
@@ -205,20 +204,23 @@ class MountedFiles:
                 slots.append(Slot(ref, found.st_size, bundle))
                 facts.append(_facts(found))
             # 4
-            batch = custody.enter_context(Batch(self._pool, slots))
-            for index, file in enumerate(files):
-                if os.preadv(file, (batch.room(index),), 0) != slots[index].size:
+            batch = Batch(self._pool, slots)
+            try:
+                for index, file in enumerate(files):
+                    if os.preadv(file, (batch.room(index),), 0) != slots[index].size:
+                        raise Drift
+                # 5
+                for slot, before in zip(slots, facts, strict=True):
+                    if _facts(layout.look(slot.ref.file_name.encode())) != before:
+                        raise Drift
+                if layout.has_moved():
                     raise Drift
-            # 5
-            for slot, before in zip(slots, facts, strict=True):
-                if _facts(layout.look(slot.ref.file_name.encode())) != before:
-                    raise Drift
-            if layout.has_moved():
-                raise Drift
-            # 6
-            for index, slot in enumerate(slots):
-                batch.fill(index, slot.size)
-            custody.pop_all()
+                # 6
+                for index, slot in enumerate(slots):
+                    batch.fill(index, slot.size)
+            except BaseException:
+                batch.wipe()
+                raise
             return batch
 
 

@@ -6,7 +6,7 @@ step returns its value or raises `Refused`. Buffers are owned by `with` blocks, 
 """
 
 import asyncio
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Final, final
 
 from provider import limits, receipts, strictjson, wire
@@ -36,7 +36,7 @@ class Admitted:
 async def deliver(exchange: Exchange, ports: Ports) -> None:
     """Serve one request for secrets, or raise `Refused` with the reason of the first rule that does not hold."""
     admitted = await admit(exchange, ports)
-    with exchange.occupy(admitted.principal), ExitStack() as custody:
+    with exchange.occupy(admitted.principal), wire.Response(ports.pool) as response:
         body = await exchange.body(admitted)
         document = strictjson.parse(body)
         if ports.provider is None:
@@ -54,7 +54,7 @@ async def deliver(exchange: Exchange, ports: Ports) -> None:
                 _hold_to(authority, batch)
                 given = () if ports.receipt_key is None else receipts.draw(ports.receipt_key, batch)
                 # Encoded before COMMIT: an answer over its limit leaves no receipt of a release that never was.
-                response = custody.enter_context(wire.encode(command, batch, ports.pool, ports.response_limit))
+                wire.encode(response, command, batch, ports.response_limit)
             exchange.enter(Stage.AUTHORITY)
             permit = await commit(hold, authority, given)
         exchange.enter(Stage.DELIVERY)

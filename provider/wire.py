@@ -12,7 +12,7 @@ from typing import Final, Self
 from provider import limits
 from provider.command import Command, Schema
 from provider.material import Batch
-from provider.memory import BufferPool
+from provider.memory import Buffer, BufferPool
 from provider.outcomes import Reason, Refused
 
 HEAD_ROOM: Final = 512
@@ -20,19 +20,29 @@ HEAD_ROOM: Final = 512
 
 _LIMITS: Final = {Schema.V1: limits.RESPONSE_BYTES_V1, Schema.V2: limits.RESPONSE_BYTES_V2}
 _SPECIAL: Final = re.compile(rb'["\\\x00-\x1f]')
+_PLAIN: Final = re.compile(rb"[ !#-\[\]-\xff]*+")
+"""Everything else, which is found faster from this side."""
 _SHORT: Final = {0x22: b'\\"', 0x5C: b"\\\\", 0x08: b"\\b", 0x09: b"\\t", 0x0A: b"\\n", 0x0C: b"\\f", 0x0D: b"\\r"}
 _ESCAPES: Final = {code: _SHORT.get(code, b"\\u%04x" % code) for code in (*range(0x20), 0x22, 0x5C)}
 _ITEM_END: Final = b'"}'
 
 
 class Response:
-    """The encoded answer and the owner of its buffer. A context manager: leaving wipes."""
+    """The answer, once `encode` has written it, and the owner of its buffer. A context manager: leaving wipes."""
 
-    __slots__ = ("_buffer", "length")
+    __slots__ = ("_buffer", "_pool", "length")
 
-    def __init__(self, pool: BufferPool, length: int) -> None:
-        """Allocate room for the head and `length` body bytes."""
-        self._buffer = pool.take(HEAD_ROOM + length)
+    _buffer: Buffer
+
+    def __init__(self, pool: BufferPool) -> None:
+        """Begin empty: nothing is allocated."""
+        self._pool = pool
+        self.length = 0
+        """Bytes of the body; 0 as long as there is none."""
+
+    def allocate(self, length: int) -> None:
+        """Take room for the head and `length` body bytes, at least one; called by `encode` alone, once."""
+        self._buffer = self._pool.take(HEAD_ROOM + length)
         self.length = length
 
     def body(self) -> memoryview:
@@ -51,8 +61,9 @@ class Response:
         return self._buffer.view[start:]
 
     def wipe(self) -> None:
-        """Overwrite head and body with zeros. Idempotent."""
-        self._buffer.release()
+        """Overwrite head and body with zeros, if there are any. Idempotent."""
+        if self.length:
+            self._buffer.release()
 
     def __enter__(self) -> Self:
         return self
@@ -63,34 +74,38 @@ class Response:
         self.wipe()
 
 
-def encode(command: Command, batch: Batch, pool: BufferPool, limit: int) -> Response:
-    """Return the 200 body for `command`; its keys and their order are the contract's.
+def encode(response: Response, command: Command, batch: Batch, limit: int) -> None:
+    """Write the 200 body for `command` into an empty response; its keys and their order are the contract's.
 
     `limit` is the configured response limit in bytes; the schema's own limit holds as well. Raises
-    `Refused(OVER_BUDGET)` beyond either, before anything is allocated.
+    `Refused(OVER_BUDGET)` beyond either, before anything is allocated. Whoever owns the response wipes it.
     """
     head, tail = _frame(command)
     openings = _openings(batch)
-    length = len(head) + len(tail) + (len(_BUNDLES) if command.schema is Schema.V2 else 0)
-    for index, opening in enumerate(openings):
-        with batch.value(index) as value:
-            length += len(opening) + escaped_length(value) + len(_ITEM_END)
-    if length > min(limit, _LIMITS[command.schema]):
-        raise Refused(Reason.OVER_BUDGET)
-    response = Response(pool, length)
+    values = [batch.value(index) for index in range(len(batch.slots))]
     try:
+        plain = list(map(_is_plain, values))
+        length = len(head) + len(tail) + (len(_BUNDLES) if command.schema is Schema.V2 else 0)
+        for opening, value, as_is in zip(openings, values, plain, strict=True):
+            length += len(opening) + (len(value) if as_is else escaped_length(value)) + len(_ITEM_END)
+        if length > min(limit, _LIMITS[command.schema]):
+            raise Refused(Reason.OVER_BUDGET)
+        response.allocate(length)
         with response.body() as body:
-            at = _put(body, 0, head)
-            at = _put_items(body, at, batch, openings, bundles=False)
-            if command.schema is Schema.V2:
-                at = _put_items(body, _put(body, at, _BUNDLES), batch, openings, bundles=True)
-            at = _put(body, at, tail)
-            if at != length:
+            at, in_bundles = _put(body, 0, head), False
+            for slot, opening, value, as_is in zip(batch.slots, openings, values, plain, strict=True):
+                if slot.bundle and not in_bundles:
+                    at, in_bundles = _put(body, at, _BUNDLES), True
+                at = _put(body, at, opening)
+                at = (_put if as_is else put_escaped)(body, at, value)
+                at = _put(body, at, _ITEM_END)
+            if command.schema is Schema.V2 and not in_bundles:
+                at = _put(body, at, _BUNDLES)
+            if _put(body, at, tail) != length:
                 raise AssertionError("the answer is not as long as counted")
-    except BaseException:
-        response.wipe()
-        raise
-    return response
+    finally:
+        for value in values:
+            value.release()
 
 
 _BUNDLES: Final = b'],"environmentBundles":['
@@ -115,6 +130,12 @@ def _openings(batch: Batch) -> list[bytes]:
     return openings
 
 
+def _is_plain(value: memoryview) -> bool:
+    """Tell whether `value` may stand inside a JSON string as it is; asked once, as most values may."""
+    found = _PLAIN.match(value)
+    return found is not None and found.end() == len(value)
+
+
 def escaped_length(value: memoryview) -> int:
     """Return the bytes that `value` takes inside a JSON string (contract 3)."""
     length = len(value)
@@ -127,16 +148,6 @@ def _put(body: memoryview, at: int, part: bytes | memoryview) -> int:
     end = at + len(part)
     body[at:end] = part
     return end
-
-
-def _put_items(body: memoryview, at: int, batch: Batch, openings: list[bytes], *, bundles: bool) -> int:
-    for index, slot in enumerate(batch.slots):
-        if slot.bundle is bundles:
-            at = _put(body, at, openings[index])
-            with batch.value(index) as value:
-                at = put_escaped(body, at, value)
-            at = _put(body, at, _ITEM_END)
-    return at
 
 
 def put_escaped(body: memoryview, at: int, value: memoryview) -> int:

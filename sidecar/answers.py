@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from provider.outcomes import Code, Reason
 from sidecar.ids import uuid4
@@ -65,27 +65,44 @@ def refusal(
     reason: Reason, request_id: str, trace: str, *, close: bool, body: bool = True, retry_after: int | None = None
 ) -> Refusal:
     """Return the problem answer of `reason`; without its body for HEAD. `retry_after` is the shield's, in seconds."""
-    problem = reason.value.code.value
+    frame = _FRAMES[reason.value.code]
     instance = f"urn:uuid:{uuid4()}"
-    document = {
+    # An instance, a time and a trace id hold nothing that JSON would escape.
+    content = f'{frame.opening}{instance}{frame.middle}{timestamp()}","trace_id":"{trace}"}}'
+    extra = _EXTRA.get(reason, "") if retry_after is None else f"retry-after: {retry_after}\r\n"
+    head = f"{frame.head}{len(content)}\r\nx-request-id: {request_id}\r\n{extra}{_CLOSE if close else ''}\r\n"
+    return Refusal(instance, (head + content if body else head).encode("ascii"))
+
+
+class _Frame(NamedTuple):
+    """What every refusal with one code has in common."""
+
+    head: str
+    """Its head as far as the number of body bytes."""
+    opening: str
+    """Its document as far as the instance."""
+    middle: str
+    """What stands between instance and time."""
+
+
+def _frame(code: Code) -> _Frame:
+    problem = code.value
+    named = {
         "type": f"urn:secret-sidecar:problem:{problem.code}",
         "title": problem.title,
         "status": problem.status,
         "detail": problem.detail,
-        "instance": instance,
-        "code": problem.code,
-        "timestamp": timestamp(),
-        "trace_id": trace,
+        "instance": "",
     }
-    content = json.dumps(document, separators=(",", ":")).encode("ascii")
-    extra = _EXTRA.get(reason, "") if retry_after is None else f"retry-after: {retry_after}\r\n"
-    head = (
+    return _Frame(
         f"HTTP/1.1 {problem.status} {_STATUS_TEXT[problem.status]}\r\n"
-        f"content-type: application/problem+json\r\n{_COMMON}"
-        f"content-length: {len(content)}\r\nx-request-id: {request_id}\r\n{extra}"
-        f"{_CLOSE if close else ''}\r\n"
-    ).encode("ascii")
-    return Refusal(instance, head + content if body else head)
+        f"content-type: application/problem+json\r\n{_COMMON}content-length: ",
+        json.dumps(named, separators=(",", ":")).removesuffix('"}'),
+        f'","code":{json.dumps(problem.code)},"timestamp":"',
+    )
+
+
+_FRAMES: Final = {code: _frame(code) for code in Code}
 
 
 def timestamp(now_ns: int | None = None) -> str:
@@ -97,7 +114,3 @@ def timestamp(now_ns: int | None = None) -> str:
 @lru_cache(maxsize=1)
 def _second(now_s: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_s))
-
-
-if missing := {code.value.status for code in Code} - _STATUS_TEXT.keys():
-    raise AssertionError(f"no reason phrase for {missing}")

@@ -93,8 +93,10 @@ class Connection:
         self.phase = Phase.CLOSED
         self.due = _NEVER
         # One that has just arrived is taken up all the same, so that it too is counted and told.
-        if self.made and self._arrived is None and (unanswered or self._waiter is not None):
+        if unanswered and self._arrived is None:
             self.task.cancel()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)  # no request has come, so the task ends
         self._listener.closed(self)
 
     def data_received(self, data: bytes) -> None:

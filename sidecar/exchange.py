@@ -3,10 +3,9 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, unique
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from provider import limits
@@ -50,6 +49,29 @@ class AppLimits:
     max_in_flight_per_credential: int
     request_timeout_s: float
     binding: bool
+
+
+class Occupied:
+    """One of a credential's places in flight, held while its block runs."""
+
+    __slots__ = ("_busy", "_key")
+
+    def __init__(self, busy: dict[str, int], key: str) -> None:
+        """`busy` counts the places taken, by credential; those who have none are not in it."""
+        self._busy = busy
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._busy[self._key] = self._busy.get(self._key, 0) + 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = self._busy[self._key] - 1
+        if left:
+            self._busy[self._key] = left
+        else:
+            del self._busy[self._key]
 
 
 class Exchange:
@@ -151,24 +173,15 @@ class Exchange:
             self._attempt = False
             self._app.shield.end(self._connection.peer.fingerprint, failed=failed)
 
-    @contextmanager
-    def occupy(self, principal: Principal) -> Iterator[None]:
+    def occupy(self, principal: Principal) -> "Occupied":
         """Take one of the credential's places in flight. Raises `Refused(CREDENTIAL_IN_FLIGHT_LIMIT)`."""
         busy, key = self._app.busy, principal.credential_id
         if principal.previous_pepper:
             self._app.metrics.previous_pepper += 1
-        taken = busy.get(key, 0)
-        if taken >= self._app.limits.max_in_flight_per_credential:
+        if busy.get(key, 0) >= self._app.limits.max_in_flight_per_credential:
             raise Refused(Reason.CREDENTIAL_IN_FLIGHT_LIMIT)
-        busy[key] = taken + 1
         self._holder = key
-        try:
-            yield
-        finally:
-            if busy[key] == 1:
-                del busy[key]
-            else:
-                busy[key] -= 1
+        return Occupied(busy, key)
 
     async def body(self, admitted: Admitted) -> bytes | bytearray:
         """Judge the headers in the contract's order, then wait for the declared body."""

@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from provider import limits
@@ -20,6 +21,8 @@ from sidecar.tlswire import READ_BYTES, Transport
 _SWEEP_S: Final = 0.05
 _BACKLOG: Final = 512
 _ACCEPTS: Final = 4
+_ADDRESSES: Final = 1024
+"""Addresses whose key is remembered: parsing one costs as much as accepting it."""
 _SETTLE_S: Final = 3.0
 """How long stopping waits for cancelled requests to wipe and for answered ones to write their record."""
 DESCRIPTOR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -34,6 +37,7 @@ class ConnectionLimits:
     per_address: int
 
 
+@lru_cache(maxsize=_ADDRESSES)
 def address_key(host: str) -> str:
     """Return the key of an address in the limits: IPv4 as it is (also when mapped into IPv6), IPv6 by its /64."""
     address = ipaddress.ip_address(host.partition("%")[0])
@@ -126,11 +130,11 @@ class Listener:
             self._admit(accepted, address_key(address[0]))
 
     def _admit(self, accepted: socket.socket, key: str) -> None:
-        self._evict([one for one in self._handshakes if one.address == key], self._limits.per_address)
+        self._evict(self._limits.per_address, key)
         if self._of_address.get(key, 0) >= self._limits.per_address:
             self._turn_away(accepted, Close.ADDRESS_LIMIT)
             return
-        self._evict(list(self._handshakes), self._limits.connections)
+        self._evict(self._limits.connections)
         if len(self._places) >= self._limits.connections:
             self._turn_away(accepted, Close.CONNECTION_LIMIT)
             return
@@ -145,9 +149,13 @@ class Listener:
         self.count_close(cause)
         accepted.close()
 
-    def _evict(self, handshaking: list[Connection], limit: int) -> None:
-        """Make room for one more before the end of its handshake: the oldest goes, not the new one."""
-        if len(handshaking) >= max(1, limit // limits.HANDSHAKING_SHARE):
+    def _evict(self, limit: int, key: str | None = None) -> None:
+        """Make room for one more before the end of its handshake, of one address or of all: the oldest goes."""
+        most = max(1, limit // limits.HANDSHAKING_SHARE)
+        if len(self._handshakes) < most:
+            return  # as is nearly always so; nothing need be counted
+        handshaking = [one for one in self._handshakes if key is None or one.address == key]
+        if len(handshaking) >= most:
             self._give_up(handshaking[0], Close.HANDSHAKE_EVICTED)
 
     def _give_up(self, connection: Connection, cause: Close) -> None:

@@ -28,9 +28,9 @@ WORST_DAY: Final = (
            named("clock", "bounds_do_not_see_the_wall_clock")),
     # --- bounds at their defaults
     Mutant("P26", _LISTENER,
-           "self._evict([one for one in self._handshakes if one.address == key], self._limits.per_address)", "pass",
+           "self._evict(self._limits.per_address, key)", "pass",
            _HANDSHAKES),
-    Mutant("P26", _LISTENER, "self._evict(list(self._handshakes), self._limits.connections)", "pass", _HANDSHAKES),
+    Mutant("P26", _LISTENER, "self._evict(self._limits.connections)", "pass", _HANDSHAKES),
     Mutant("P26", _PROCESS, "widen()", "pass",
            named("hardening", "a_serving_process_takes_every_descriptor_that_it_may")),
     # --- what is counted, and what is said
