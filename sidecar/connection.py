@@ -49,12 +49,14 @@ class Connection:
 
     __slots__ = (
         "_app", "_arrived", "_body_waiter", "_budget", "_listener", "_loop", "_waiter", "address",
-        "deadline", "due", "framer", "identity", "made", "peer", "phase", "requests", "task", "timed_out", "transport",
+        "deadline", "due", "framer", "identity", "peer", "phase", "requests", "task", "timed_out", "transport",
         "untaken_since",
     )  # fmt: skip
 
     transport: Transport
     """Set by whoever accepted the socket, before anything else happens."""
+    task: asyncio.Task[None]
+    """Runs the requests one after the other, from the first one on."""
 
     def __init__(self, app: "Application", listener: "Listener", identity: "Identity", address: str) -> None:
         """`identity` is the TLS snapshot this connection was accepted under; `address` is its key in the limits."""
@@ -65,8 +67,6 @@ class Connection:
         self.address = address
         self.framer = Framer()
         self.phase = Phase.HEAD
-        self.made = False
-        """Whether the handshake ended well, so that there is a task."""
         self.requests = 0
         self.timed_out = False
         """Whether the task was cancelled because its request's deadline had come."""
@@ -80,11 +80,9 @@ class Connection:
         self._budget = limits.DISCARD_BYTES
 
     def connection_made(self) -> None:
-        """After the handshake: take the peer and wait for a first head."""
+        """After the handshake: take the peer and wait for a first head, which begins the task."""
         self.peer = Peer.of(self.transport.tls)
-        self.made = True
         self.due = self._loop.time() + limits.HEADERS_S
-        self.task = self._loop.create_task(self._run())
         self._listener.opened(self)
 
     def connection_lost(self) -> None:
@@ -145,7 +143,10 @@ class Connection:
         self.requests += 1
         self.phase = Phase.RUNNING
         self.deadline = self.due = self._loop.time() + self._app.limits.request_timeout_s
-        if self._waiter is not None and not self._waiter.done():
+        if self.requests == 1:
+            self.task = self._loop.create_task(self._run())
+            self._listener.serving(self.task)
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def _run(self) -> None:

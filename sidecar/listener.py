@@ -169,9 +169,12 @@ class Listener:
         """Take over a connection whose handshake is done; it is not evicted any more."""
         self._handshakes.pop(connection, None)
         self.connections.add(connection)
-        self._serving.add(connection.task)
-        connection.task.add_done_callback(self._serving.discard)
         self._count()
+
+    def serving(self, task: asyncio.Task[None]) -> None:
+        """Keep the task of a connection that has got a first request; stopping waits for it."""
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection; its places are free again."""

@@ -144,12 +144,13 @@ class Player:
 def is_settled(connection: Connection, client: Client) -> bool:
     """Tell whether all was read that was sent, and nothing more happens unless the peer sends or leaves."""
     if connection.phase in (Phase.DISCARD, Phase.CLOSING, Phase.CLOSED):
-        return connection.task.done()
+        return not connection.requests or connection.task.done()
     ours = connection.transport._socket
     # The kernel may wait 40 ms before it says that bytes have arrived, unless it is asked to say so.
     ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     waiter = connection._waiter if connection.phase is Phase.HEAD else connection._body_waiter
-    if waiter is None or waiter.done() or client.untaken():
+    waits = not connection.requests if waiter is None else not waiter.done()
+    if not waits or client.untaken():
         return False
     unread = array("i", [0])
     fcntl.ioctl(ours.fileno(), termios.FIONREAD, unread)
