@@ -61,7 +61,13 @@ class Application:
             taken = 1
             self.in_flight += taken
             self.metrics.in_flight = self.in_flight
-            await deliver(exchange, self._ports)
+            try:
+                await deliver(exchange, self._ports)
+            except Refused as refused:
+                reason = refused.reason
+            if reason is not None:
+                # As a delivery does before its answer; outside the handler, so that nothing waits with a traceback.
+                await exchange.give_way()
         except Refused as refused:
             reason = refused.reason
         except PeerGone:

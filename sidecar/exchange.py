@@ -186,7 +186,7 @@ class Exchange:
     async def body(self, admitted: Admitted) -> bytes | bytearray:
         """Judge the headers in the contract's order, then wait for the declared body."""
         audited = time.monotonic()
-        await self._give_way()
+        await self.give_way()
         self.enter(Stage.HEADERS)
         head = self._head
         if head is None:
@@ -207,7 +207,7 @@ class Exchange:
 
         Raises `Refused`, and `PeerGone` when nobody is there to take it.
         """
-        await self._give_way()
+        await self.give_way()
         judge(self._connection.peer, self._app.identity(), time.time())
         permit.check(time.monotonic())
         last = self.is_last()
@@ -217,7 +217,7 @@ class Exchange:
         self.answered = True
         self._app.metrics.delivered_bytes += response.length
 
-    async def _give_way(self) -> None:
+    async def give_way(self) -> None:
         """Let every request that can run come as far as this one.
 
         Requests then go stage by stage, each with the code of its stage in the processor's caches, and not one after
