@@ -56,8 +56,12 @@ def _run() -> int:
         events.close()
         print(f"secret-sidecar serve: the configuration does not hold:\n{faults}", file=sys.stderr)
         return Exit.CONFIGURATION
-    # Only now is anything of the serving half imported.
-    return int(import_module("sidecar.run").run(config))
+    # Only now is anything of the serving half imported; what `lean` needs of TLS is part of it.
+    lean = import_module("sidecar.lean")
+    lean.keep_one_heap()
+    with lean.without_system_authorities():
+        serving = import_module("sidecar.run")
+    return int(serving.run(config))
 
 
 def _harden() -> None:

@@ -80,7 +80,8 @@ SERVING: Final = (
     # --- leaving
     Mutant("P28", _EXCHANGE, "or app.gate is not Gate.OPEN", "or False", _LEAVING),
     Mutant("P28", _PROCESS, "await listener.drain(config.limits.drain_timeout_ms / 1000)", "pass", _LEAVING),
-    Mutant("P28", _CONNECTION, "if unanswered and self._arrived is None:", "if self.requests and self._arrived is None:",
+    Mutant("P28", _CONNECTION, "if unanswered and self._arrived is None:",
+           "if self.requests and self._arrived is None:",
            named("connection", "a_peer_that_leaves_with_its_answer_does_not_cost_the_record")),
     Mutant("P28", _LISTENER, "await asyncio.wait(self._serving, timeout=_SETTLE_S)", "pass",
            named("connection", "stopping_waits_for_the_record_of_an_answer")),
