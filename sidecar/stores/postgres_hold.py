@@ -15,6 +15,7 @@ from sidecar.stores.postgres_pool import Pool
 from sidecar.stores.postgres_session import Unusable
 from sidecar.stores.postgres_sql import RELEASE
 
+_as: Final = tuple.__new__  # a named tuple's own constructor is a function in Python
 CALL_S: Final = 6.0
 """Having a session, and each statement on it: a little more than the server's own limit of 5 s."""
 
@@ -103,12 +104,12 @@ class PostgresHold:
         return Snapshot(
             now_ms=row[0],
             read_at=read_at,
-            attempt=None if row[2] is None else Attempt(*row[3:13]),
-            run=None if row[13] is None else Run(*row[14:20]),
-            lease=None if row[20] is None else Lease(*row[21:31]),
-            session=None if row[31] is None else Session(*row[32:36]),
-            revision=None if row[36] is None else Revision(*row[37:42]),
-            credential=None if row[42] is None else Credential(*row[43:48]),
+            attempt=None if row[2] is None else _as(Attempt, row[3:13]),
+            run=None if row[13] is None else _as(Run, row[14:20]),
+            lease=None if row[20] is None else _as(Lease, row[21:31]),
+            session=None if row[31] is None else _as(Session, row[32:36]),
+            revision=None if row[36] is None else _as(Revision, row[37:42]),
+            credential=None if row[42] is None else _as(Credential, row[43:48]),
             second_row=len(rows) > 1,
         )
 

@@ -6,8 +6,9 @@ time limits (they would ask a server that does not answer to cancel), no cache o
 
 import asyncio
 import ssl
-from collections.abc import Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self
 
 import asyncpg
 
@@ -29,8 +30,6 @@ from sidecar.stores.postgres_sql import (
     RELEASE,
 )
 from sidecar.stores.postgres_wire import read_little, run
-
-T = TypeVar("T")
 
 _SETTINGS: Final = {
     # What a client says at the start of a session stands above what server, database and role have set.
@@ -65,19 +64,51 @@ class WrongRights(Unusable):
         self.faults = faults
 
 
+class _Bound:
+    """What holds for every call of a session: it ends in time, and any end but a good one ends the session.
+
+    Raises Unusable in place of whatever the driver makes of a server that lies: it is no answer.
+    """
+
+    __slots__ = ("_alarm", "_session")
+
+    def __init__(self, session: "Session") -> None:
+        self._session = session
+        self._alarm = Alarm(lambda _at: session.close())
+
+    def by(self, until: float) -> Self:
+        """Say when, on the loop's clock, the session is closed if the block has not ended."""
+        self._alarm.set(until)
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._alarm.until = NEVER
+        if kind is None:
+            return
+        if not issubclass(kind, _GAVE_UP):  # there the server gave up waiting, and says so: it is as good as before
+            self._session.close()
+        if issubclass(kind, Exception):
+            raise Unusable from None
+
+
 class Session:
     """A connection and what is prepared on it. Used by one request at a time.
 
     Any end of a call but a good one closes the session, except where the server itself gave up waiting.
     """
 
-    __slots__ = ("_alarm", "_connection", "_statements")
+    __slots__ = ("_bound", "_connection", "_statements")
 
     def __init__(self, connection: Any) -> None:
         """Take a new connection of asyncpg."""
         self._connection = connection
         self._statements: dict[str, Any] = {}
-        self._alarm = Alarm(lambda _at: self.close())
+        self._bound = _Bound(self)
 
     @property
     def closed(self) -> bool:
@@ -98,7 +129,8 @@ class Session:
 
         Raises WrongRights, and Unusable when it takes until `until` on the loop's clock.
         """
-        faults = await self._bounded(until, self._judge(receipts=receipts, columns=columns))
+        with self._bound.by(until):
+            faults = await self._judge(receipts=receipts, columns=columns)
         if faults:
             self.close()
             raise WrongRights(faults)
@@ -117,7 +149,10 @@ class Session:
 
     async def fetch(self, statement: str, until: float, *values: object) -> Sequence[Sequence[Any]]:
         """Run a statement, prepared when this session first sees it, and return its rows. Raises Unusable."""
-        return await self._bounded(until, self._fetch(statement, values))
+        with self._bound.by(until):
+            prepared = self._statements.get(statement) or await self._prepare(statement)
+            rows: Sequence[Sequence[Any]] = await prepared.fetch(*values)
+        return rows
 
     async def begin(self, attempt_id: str, until: float, *values: object, write: bool) -> Sequence[Sequence[Any]]:
         """Open a transaction, take the attempt's lock, then run READ, and return its rows. Raises Unusable.
@@ -125,23 +160,21 @@ class Session:
         Three statements in one round trip: READ is no part of the one that waits, so it sees what was committed before
         the lock was had; and where the lock was not had it is not run.
         """
-        return await self._bounded(until, self._begin(attempt_id, values, BEGIN_WRITING if write else BEGIN_READING))
+        opening = BEGIN_WRITING if write else BEGIN_READING
+        with self._bound.by(until):
+            for statement in (opening, LOCK, READ):
+                if statement not in self._statements:
+                    await self._prepare(statement)
+            # The driver's own next message follows at once: nothing is awaited between them.
+            self._connection._transport.write(run(opening) + run(LOCK, attempt_id))
+            rows: Sequence[Sequence[Any]] = await self._statements[READ].fetch(*values)
+        return rows
 
     async def tell(self, statement: str, until: float) -> str:
         """Run a statement without values, not prepared; return its tag. Raises Unusable."""
-        return str(await self._bounded(until, self._connection.execute(statement)))
-
-    async def _fetch(self, statement: str, values: tuple[object, ...]) -> Any:
-        prepared = self._statements.get(statement) or await self._prepare(statement)
-        return await prepared.fetch(*values)
-
-    async def _begin(self, attempt_id: str, values: tuple[object, ...], opening: str) -> Any:
-        for statement in (opening, LOCK, READ):
-            if statement not in self._statements:
-                await self._prepare(statement)
-        # The driver's own next message follows at once: nothing is awaited between them.
-        self._connection._transport.write(run(opening) + run(LOCK, attempt_id))
-        return await self._statements[READ].fetch(*values)
+        with self._bound.by(until):
+            tag = await self._connection.execute(statement)
+        return str(tag)
 
     async def _prepare(self, statement: str) -> Any:
         # Without a name of ours, and without its cache, the driver would have it parsed again each time.
@@ -150,23 +183,6 @@ class Session:
         await self._connection.execute("SELECT")
         self._statements[statement] = prepared
         return prepared
-
-    async def _bounded(self, until: float, call: Coroutine[Any, Any, T]) -> T:
-        self._alarm.set(until)
-        known = False
-        try:
-            answer = await call
-            known = True
-        except _GAVE_UP:
-            known = True  # the server gave up waiting, and says so: the session is as good as before
-            raise Unusable from None
-        except Exception:  # noqa: BLE001 - whatever a driver makes of a server that lies, it is no answer
-            raise Unusable from None
-        finally:
-            self._alarm.until = NEVER
-            if not known:
-                self.close()
-        return answer
 
 
 async def connect(postgres: Postgres, tls: ssl.SSLContext | None, until: float) -> Session:
