@@ -110,7 +110,7 @@ def _part(written: bytes) -> str | None:
 
 def _written(project_id: object, name: object, version: object) -> str:
     """The text of these parts. Raises InvalidRef when they are none; how long it may be is judged where it is read."""
-    if not (_is_part(project_id) and _is_part(name) and (version is None or type(version) is int)):
+    if not (_is_part(project_id) and _is_part(name) and _is_version(version)):
         raise InvalidRef
     tail = "}" if version is None else f',"version":{version}}}'
     document = f'{{"projectId":{_quote(project_id)},"name":{_quote(name)}{tail}'
@@ -119,3 +119,7 @@ def _written(project_id: object, name: object, version: object) -> str:
 
 def _is_part(part: object) -> TypeGuard[str]:
     return type(part) is str and _PART.fullmatch(part) is not None
+
+
+def _is_version(version: object) -> bool:
+    return version is None or (type(version) is int and 1 <= version <= VERSION_MAX)

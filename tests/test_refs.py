@@ -231,6 +231,13 @@ def test_versions_are_bounded(version: int | None, good: bool) -> None:
             SecretRef.of("p", "n", version)
 
 
+def test_no_size_of_a_version_is_another_error() -> None:
+    """A version too long to be written at all is InvalidRef like any other that is out of bounds."""
+    for version in (10**5000, -(10**5000)):
+        with pytest.raises(InvalidRef):
+            SecretRef.of("p", "n", version)
+
+
 @pytest.mark.parametrize("version", [True, False, 1.0, "1", b"1"])
 def test_only_an_integer_is_a_version(version: Any) -> None:
     """Booleans, floats and texts are no versions."""
