@@ -13,8 +13,9 @@ def encode(data: bytes) -> bytes:
 
 
 def decode(text: bytes) -> bytes:
-    """Read what a caller has matched against `[A-Za-z0-9_-]*`; stray bits of the last character are dropped.
+    """Read signs of the alphabet; others are passed over, and stray bits of the last one dropped.
 
+    A caller to whom that matters has matched the text before, or compares it with what `encode` makes of the result.
     Raises ValueError, which may hold the text's length, for a length that no bytes encode to.
     """
     # Decoding stops at the padding, so that two signs are enough for every length and none too many.
