@@ -85,7 +85,7 @@ class Batch:
         holds no value, also where it held one before. Raises ValueError when the batch is wiped.
         """
         if self._closed:
-            raise ValueError("the batch is wiped")
+            raise ValueError("the batch is released")
         self._lengths[index] = None
         if not 1 <= length <= self.slots[index].size:
             raise Refused(Reason.MATERIAL_UNAVAILABLE)
