@@ -6,7 +6,7 @@ MECHANISMS: Final[dict[str, str]] = {
     "P1": "`Admitted` is made by `admit` alone, after the audit row; the edge gives the body for an `Admitted`.",
     "P2": "`admit` records before it lets a rejection out; the shield is told before the row is written.",
     "P3": "`authenticate` judges the newest row on the store's clock, both digests in constant time.",
-    "P4": "One head to a fresh C parser, the declared length alone frames the body, strict JSON, refs by a grammar with one spelling.",
+    "P4": "One head to a fresh C parser, the declared length alone frames the body, strict JSON, refs of one spelling.",
     "P5": "`parse_command` keeps the token's SHA-256; `Authority` copies ids and refs only.",
     "P6": "`verify`, one rule a line, on a snapshot read in the transaction that holds the lock.",
     "P7": "The plan is parsed after the fences have held.",
