@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from provider.outcomes import Close
 from sidecar.connection import Phase
-from sidecar.exchange import AppLimits
+from sidecar.exchange import AppLimits, Exchange
 from sidecar.tlswire import Transport
 from tests.kit import valid
 from tests.kit.edge import Client, Edge, edge, request
@@ -116,6 +117,49 @@ async def test_the_deadline_ends_the_request_wherever_it_waits(step: str, tmp_pa
         answer = await client.ask()
         assert (answer.status, answer.code, answer.header("connection")) == (504, "request_timeout", "close")
         assert await client.ended() == b""
+        assert running.told() == [("request_timeout", "deadline")]
+        await running.until(running.is_empty)
+
+
+def hang_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have a request hang where it lets others by before its answer, the second time that it does; return the sign."""
+    reached, calls = asyncio.Event(), count(1)
+
+    async def give_way(_exchange: Exchange) -> None:
+        if next(calls) == 2:
+            reached.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(Exchange, "give_way", give_way)
+    return reached
+
+
+@pytest.mark.parametrize(("body", "stage"), [(None, "delivery"), (b"[", "body")], ids=["delivery", "refusal"])
+async def test_a_reset_while_others_are_let_by(
+    body: bytes | None, stage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A peer that goes away just before its answer, a refusal too, leaves nothing behind and is told as unanswered."""
+    async with edge(tmp_path) as running:
+        reached = hang_before_the_answer(monkeypatch)
+        client = await running.client()
+        client.send(request(body))
+        await reached.wait()
+        client.reset()
+        await running.until_told(1)
+        await running.until(running.is_empty)
+        assert running.told() == [("unanswered", stage)]
+
+
+@pytest.mark.parametrize("body", [None, b"["], ids=["delivery", "refusal"])
+async def test_the_deadline_while_others_are_let_by(
+    body: bytes | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A request whose time ends just before its answer, a refusal too, is answered 504."""
+    async with edge(tmp_path, limits=SHORT) as running:
+        hang_before_the_answer(monkeypatch)
+        client = await running.client()
+        answer = await client.ask(request(body))
+        assert (answer.status, answer.code) == (504, "request_timeout")
         assert running.told() == [("request_timeout", "deadline")]
         await running.until(running.is_empty)
 
