@@ -140,9 +140,13 @@ def test_v2_lists_may_be_empty() -> None:
     ],
 )
 def test_only_what_must_be_is_escaped(character: str, escaped: str) -> None:
-    """Quote, backslash and control characters are escaped in the contract's form; everything else stands as it is."""
+    """Quote, backslash and control characters are escaped in the contract's form; everything else stands as it is.
+
+    Alone, repeated, and beside one that must be escaped in any case.
+    """
     assert f'"value":"{escaped}"}}'.encode() in encoded(V1, [character.encode()])
     assert f'"value":"a{escaped}b{escaped}"}}'.encode() in encoded(V1, [f"a{character}b{character}".encode()])
+    assert f'"value":"{escaped}\\n{escaped}"}}'.encode() in encoded(V1, [f"{character}\n{character}".encode()])
 
 
 def test_every_control_character_is_escaped_as_the_reference_does() -> None:
