@@ -28,9 +28,10 @@ def test_a_refusal_is_judged_beside_a_delivery_of_its_own_round() -> None:
         1: {"served, fresh": 300, "served, kept alive": 60, "not the command": 210, "not the command, kept alive": 72},
     }
     runs = [
-        {"server": name, "round": number, "cpu_us": float(us)}
+        {"server": name, "round": number, "pair": one.name, "cpu_us": float(of[name])}
         for number, of in figures.items()
-        for name, us in of.items()
+        for one in some
+        for name in (refusals.SERVED[one.kept], one.name)
     ]
     fresh, kept = refusals.judged(runs, some)
     assert (fresh["share"]["low"], fresh["share"]["high"], fresh["held"]) == (0.7, 0.9, True)
@@ -51,7 +52,7 @@ def test_refusals_are_measured(tmp_path: Path) -> None:
     first = {(one.sidecar, one.status is None): one for one in reversed(refusals.REFUSALS) if not one.kept}
     some = tuple(first.values())
     runs = refusals.measure(tmp_path, BRIEF, some)
-    assert {run["server"] for run in runs} == {*refusals.SERVED, *(one.name for one in some)}
+    assert {run["server"] for run in runs} == {refusals.SERVED[False], *(one.name for one in some)}
     assert all(run["requests"] > 0 and run["cpu_us"] > 0 for run in runs)
     assert len(refusals.judged(runs, some)) == len(some)
 
