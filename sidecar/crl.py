@@ -87,7 +87,7 @@ def _issuer(crl: x509.CertificateRevocationList, name: bytes, authorities: Seque
 def _signed_by(crl: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
     try:
         return crl.is_signature_valid(authority.public_key())  # type: ignore[arg-type]  # other kinds raise TypeError
-    except (TypeError, *UNREADABLE):
+    except UNREADABLE:
         return False
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from sidecar.crl import Revocations, revocations, signer
 from sidecar.identityfiles import IdentityFiles, Material, read
 from sidecar.trust import (
+    UNREADABLE,
     Fault,
     Finding,
     IdentityFault,
@@ -144,7 +144,7 @@ def _key(data: bytearray) -> bytes:
         return _spki(load_pem_private_key(data, None).public_key())
     except TypeError:
         fault = Fault.KEY_ENCRYPTED
-    except (ValueError, UnsupportedAlgorithm):
+    except UNREADABLE:
         fault = Fault.KEY_MALFORMED
     # Outside the handler: the parser's error echoes what it could not read, and that is a key.
     raise IdentityFault(Finding(Role.PRIVATE_KEY, fault))

@@ -117,9 +117,9 @@ def _link(der: bytes) -> _Link:
 def _names(leaf: bytes) -> PeerNames:
     try:
         found = x509.load_der_x509_certificate(leaf).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, *UNREADABLE):
+        return PeerNames(
+            frozenset(found.value.get_values_for_type(x509.UniformResourceIdentifier)),
+            frozenset(found.value.get_values_for_type(x509.DNSName)),
+        )
+    except UNREADABLE:
         return PeerNames(frozenset(), frozenset())
-    return PeerNames(
-        frozenset(found.value.get_values_for_type(x509.UniformResourceIdentifier)),
-        frozenset(found.value.get_values_for_type(x509.DNSName)),
-    )

@@ -12,18 +12,15 @@ from itertools import pairwise
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 CLIENT_CAS: Final = 16
 """Most certificates of the client CA file, and most CRLs of the CRL file (contract 5)."""
-UNREADABLE: Final = (
-    ValueError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
-"""What the parser raises for a certificate or CRL, on loading it and on first looking at a part of it."""
+UNREADABLE: Final = Exception
+"""What the parser raises for a certificate, key or CRL, on loading it and on first looking at a part of it.
+
+It promises no list: beside ValueError there are some of its own, and TypeError for a name of an odd kind. Whatever it
+is, it is the input's fault, so the blocks that catch it hold nothing but calls of the parser.
+"""
 _BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----[^-]*-----END \1-----")
 
 
@@ -190,7 +187,7 @@ def authorities(data: bytes | bytearray, now: float, *, sign_crls: bool) -> list
 def _is_no_ca(certificate: x509.Certificate) -> bool:
     try:
         return not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, *UNREADABLE):
+    except UNREADABLE:
         return True
 
 
@@ -208,6 +205,6 @@ def issued_in_order(chain: Sequence[x509.Certificate]) -> bool:
     try:
         for issued, issuer in pairwise(chain):
             issued.verify_directly_issued_by(issuer)
-    except (TypeError, InvalidSignature, *UNREADABLE):
+    except UNREADABLE:
         return False
     return True

@@ -26,7 +26,18 @@ from sidecar.identityfiles import FILE_BYTES, IdentityFiles, Material, read
 from sidecar.reload import IdentityHolder
 from sidecar.trust import Fault, Finding, IdentityFault, Role
 from tests.kit.exceptions import said
-from tests.kit.pki import Pki, pki, put, put_server, put_trust, server, shake
+from tests.kit.pki import (
+    Pki,
+    armoured,
+    der_blocks,
+    oddly_named,
+    pki,
+    put,
+    put_server,
+    put_trust,
+    server,
+    shake,
+)
 
 DAY = datetime.timedelta(days=1)
 OLD = devcerts.now() - 30 * DAY
@@ -89,6 +100,11 @@ def x25519(files: IdentityFiles) -> None:
     put(files.private_key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
+def odd(pem: bytes) -> bytes:
+    """A file whose names the parser cannot make anything of; it says so with a TypeError."""
+    return b"".join(armoured(label, oddly_named(der)) for label, der in der_blocks(pem))
+
+
 # The valid world with one fact broken: the file at fault, the fault, and how it was brought about.
 BREAKS: list[tuple[Role, Fault, Break]] = [
     (Role.CLIENT_CA, Fault.MISSING, lambda w, f: os.unlink(f.client_ca)),
@@ -106,6 +122,7 @@ BREAKS: list[tuple[Role, Fault, Break]] = [
     (Role.CERTIFICATE, Fault.CERTIFICATE_MALFORMED, lambda w, f: put(f.certificate, w.server.der)),
     (Role.CERTIFICATE, Fault.CERTIFICATE_MALFORMED, lambda w, f: put(f.certificate, w.server.pem[:-30])),
     (Role.CERTIFICATE, Fault.CERTIFICATE_MALFORMED, lambda w, f: put(f.certificate, w.server.pem + w.server.key_pem)),
+    (Role.CERTIFICATE, Fault.CERTIFICATE_MALFORMED, lambda w, f: put(f.certificate, odd(w.server.pem))),
     (Role.CERTIFICATE, Fault.CERTIFICATE_ORDER, lambda w, f: put(f.certificate, w.server.pem + w.intermediate.pem)),
     (Role.CERTIFICATE, Fault.CERTIFICATE_ORDER, forged_chain),
     (Role.CERTIFICATE, Fault.CERTIFICATE_EXPIRED, lambda w, f: put_server(f, server(w.root, OLD))),
@@ -121,6 +138,7 @@ BREAKS: list[tuple[Role, Fault, Break]] = [
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem + make_crl(w.root))),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem + w.root.pem[:-30])),
     (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.ca_pem.replace(b" CERT", b" TRUSTED CERT"))),
+    (Role.CLIENT_CA, Fault.CA_MALFORMED, lambda w, f: put(f.client_ca, w.root.pem + odd(w.intermediate.pem))),
     (Role.CLIENT_CA, Fault.CA_COUNT, lambda w, f: put(f.client_ca, w.root.der)),
     (Role.CLIENT_CA, Fault.CA_COUNT, lambda w, f: put_trust(f, *(make_ca(f"ca {n}") for n in range(17)))),
     (Role.CLIENT_CA, Fault.CA_NOT_A_CA, lambda w, f: put_trust(f, w.root, w.client)),
@@ -130,6 +148,7 @@ BREAKS: list[tuple[Role, Fault, Break]] = [
     (Role.CLIENT_CA, Fault.CA_NO_ROOT, lambda w, f: put_trust(f, w.intermediate)),
     (Role.CLIENT_CA, Fault.CA_NO_CRL_SIGN, lambda w, f: put_trust(f, w.root, make_ca("mute", crl_sign=False))),
     (Role.CLIENT_CRL, Fault.CRL_MALFORMED, lambda w, f: put(f.client_crl, b"no list")),
+    (Role.CLIENT_CRL, Fault.CRL_MALFORMED, lambda w, f: put(f.client_crl, odd(w.crl_pem(number=9)))),
     (Role.CLIENT_CRL, Fault.CRL_COUNT, lambda w, f: put(f.client_crl, b"\n")),
     (Role.CLIENT_CRL, Fault.CRL_MISSING, lambda w, f: put(f.client_crl, make_crl(w.root, number=9))),
     (Role.CLIENT_CRL, Fault.CRL_FOREIGN, lambda w, f: put(f.client_crl, w.crl_pem(number=9) + make_crl(w.other_root))),

@@ -91,18 +91,22 @@ def main(given: Sequence[str] | None = None) -> int:
     if unknown := set(asked.names) - TARGETS.keys() - {"planted"}:
         print(f"tests.fuzz: no such target: {', '.join(sorted(unknown))}; see --help", file=sys.stderr)
         return 64
-    names = asked.names or list(TARGETS)
+    return int(any(result.failed for result in fuzz_all(asked.names or list(TARGETS), asked.seconds)))
+
+
+def fuzz_all(names: Sequence[str], seconds: int) -> list[Result]:
+    """Fuzz these targets, as many at a time as there are processors, and print how each ended as it ends."""
     results = []
     with tempfile.TemporaryDirectory(prefix="fuzz-") as made, ThreadPoolExecutor(os.cpu_count()) as pool:
         places = {name: Path(made) / str(number) for number, name in enumerate(names)}
-        for one in as_completed(pool.submit(fuzz, name, asked.seconds, place) for name, place in places.items()):
+        for one in as_completed(pool.submit(fuzz, name, seconds, place) for name, place in places.items()):
             result = one.result()
             results.append(result)
             verdict = "FAILED" if result.failed else "held"
             print(f"{result.name:16} {verdict:7} {result.runs:9,} inputs  {result.covered:5} edges", flush=True)
             if result.failed:
                 print(result.told, flush=True)
-    return int(any(result.failed for result in results))
+    return results
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -29,10 +27,11 @@ from sidecar.head import HeadParser
 from sidecar.postgres_config import Password, Postgres, read_postgres
 from sidecar.publish.manifest import read_manifest
 from sidecar.reading import ConfigFault, Reading
+from tests.fuzz import x509_targets
+from tests.fuzz.target import Target, refused_for, silent
 from tests.kit import valid
 from tests.kit.edge import request
 from tests.kit.environments import URL
-from tests.kit.exceptions import said
 from tests.kit.pki import pki
 from tests.kit.scripted import body, ok, refusal
 from tests.kit.world import default_refs, facts, offer
@@ -45,17 +44,6 @@ OFFERS: Final = [offer(facts(NOW_MS, REFS), REFS), offer(facts(NOW_MS, REFS, BUN
 URL_NAME: Final = next(name for name in URL if name.endswith("_URL"))
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """`one` takes bytes, tells whether they were accepted, and lets out what should not have happened."""
-
-    one: Callable[[bytes], bool]
-    seeds: Callable[[], list[bytes]]
-    """Where the search begins; at least one is accepted."""
-    most: int = 4096
-    """Longest input, bytes."""
-
-
 def compact(document: object) -> bytes:
     """A document as a worker writes it."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
@@ -64,19 +52,6 @@ def compact(document: object) -> bytes:
 def text_of(data: bytes) -> str:
     """Bytes as text, without losing any of it: what is no UTF-8 becomes lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
-
-
-def silent(error: BaseException, data: bytes) -> None:
-    """Hold that an exception says nothing of the input: no stretch of twelve bytes of it."""
-    told = said(error).encode("utf-8", "surrogateescape")
-    assert not any(data[at : at + 12] in told for at in range(0, max(len(data) - 11, 0), 4) if len(told) > 40)
-
-
-def refused_for(error: Refused, data: bytes, *reasons: Reason) -> bool:
-    """Hold that a refusal has one of these reasons and says nothing else."""
-    assert error.reason in reasons
-    silent(error, data)
-    return False
 
 
 # --- a worker ----------------------------------------------------------------------------------------------------
@@ -340,6 +315,7 @@ TARGETS: Final[dict[str, Target]] = {
     "plan": Target(stored_plan, lambda: [valid.plan_json().encode()]),
     "certificates": Target(certificates, lambda: [pki().ca_pem, pki().root.pem, pki().client.pem], 8192),
     "CRL": Target(revocation_lists, lambda: [pki().crl_pem(), pki().crl_pem(pki().client)], 8192),
+    **x509_targets.TARGETS,
     "PostgreSQL URL": Target(
         postgres_url,
         lambda: [URL[URL_NAME].encode(), b"postgres://u%40:p@[::1]:1/d", b"postgresql://u:p@h/d?sslmode=x"],

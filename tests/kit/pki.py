@@ -1,7 +1,9 @@
 """The certificates of the valid world: one root, one intermediate, a server, clients of both CAs, and their CRLs."""
 
 import datetime
+import re
 import ssl
+from base64 import b64decode, encodebytes
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,6 +97,24 @@ def put_trust(files: IdentityFiles, *authorities: Pair, crl: bytes | None = None
 def server(ca: Pair, not_before: datetime.datetime | None = None) -> Pair:
     """Issue a server leaf for localhost."""
     return issue(ca, "localhost", server=True, dns=["localhost"], not_before=not_before)
+
+
+def der_blocks(pem: bytes) -> list[tuple[str, bytes]]:
+    """What the blocks of a PEM file hold, each with its label."""
+    blocks = re.finditer(rb"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END", pem, re.DOTALL)
+    return [(block[1].decode(), b64decode(block[2])) for block in blocks]
+
+
+def armoured(label: str, der: bytes) -> bytes:
+    """A PEM block."""
+    return f"-----BEGIN {label}-----\n{encodebytes(der).decode()}-----END {label}-----\n".encode()
+
+
+def oddly_named(der: bytes) -> bytes:
+    """Every common name of a certificate or CRL as a BIT STRING, of which the parser makes no name."""
+    common_name = b"\x06\x03\x55\x04\x03"
+    assert common_name + b"\x0c" in der
+    return der.replace(common_name + b"\x0c", common_name + b"\x03")
 
 
 def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:

@@ -78,6 +78,8 @@ RENEWING: Final = (
            named("trust", "a_leaf_among_the_cas")),
     Mutant("P23", _TRUST, "(Fault.CA_EXPIRED, lambda ca: now >= not_after(ca)),",
            "(Fault.CA_EXPIRED, lambda ca: now > not_after(ca)),", named("trust", "times_of_a_client_ca")),
+    Mutant("P23", _TRUST, "UNREADABLE: Final = Exception", "UNREADABLE: Final = ValueError",
+           named("identity", "each_fault_is_named_and_changes_nothing")),
     Mutant("P23", _PEER, "good_until.append(crl.next_update)", "pass",
            named("peer", "a_crl_that_ends_takes_its_clients_along")),
     Mutant("P23", "sidecar/exchange.py", "judge(peer, app.identity(), time.time())", "pass",
