@@ -14,7 +14,7 @@ from typing import Any, Final
 from sidecar.ids import uuid4
 from sidecar.postgres_config import Password, Postgres
 from sidecar.stores.postgres_session import connect
-from sidecar.stores.postgres_sql import AUDIT, BEGIN_READING, LOCK, NEWEST, READ
+from sidecar.stores.postgres_sql import AUDIT, BEGIN_READING, LOCK, NEWEST, READ, SEPARATOR
 
 PATIENCE_S: Final = 60.0
 
@@ -44,10 +44,10 @@ Deliver = Callable[[str], Awaitable[object]]
 """Send what a delivery sends, under the lock of this attempt; all read the same one."""
 
 
-def audit_row(credential_id: str) -> tuple[str, ...]:
-    """Return the values of an audit row."""
+def audit_row(credential_id: str) -> str:
+    """Return the values of one audit row."""
     subject = ("worker", "worker-1", f"worker_credential:{credential_id}:1")
-    return (uuid4(), "request", "allowed", *subject, '["worker_credential"]')
+    return SEPARATOR.join((uuid4(), "request", "allowed", *subject, '["worker_credential"]'))
 
 
 async def plain(told: Told) -> Deliver:
@@ -60,7 +60,7 @@ async def plain(told: Told) -> Deliver:
 
     async def deliver(attempt: str) -> object:
         await connection.fetch(NEWEST, told.credential_id, timeout=6)
-        await connection.fetch(AUDIT, *audit_row(told.credential_id), timeout=6)
+        await connection.fetch(AUDIT, audit_row(told.credential_id), timeout=6)
         key = f"convert_from(decode('{attempt.encode().hex()}', 'hex'), 'UTF8')"
         await connection.execute(f"{BEGIN_READING}; {LOCK.replace('$1::text', key)}", timeout=6)
         rows = await connection.fetch(READ, told.attempt_id, told.credential_id, timeout=6)
@@ -77,7 +77,7 @@ async def ours(told: Told) -> Deliver:
 
     async def deliver(attempt: str) -> object:
         await session.fetch(NEWEST, loop.time() + 6, told.credential_id)
-        await session.fetch(AUDIT, loop.time() + 6, *audit_row(told.credential_id))
+        await session.fetch(AUDIT, loop.time() + 6, audit_row(told.credential_id))
         rows = await session.begin(attempt, loop.time() + 6, told.attempt_id, told.credential_id, write=False)
         await session.tell("COMMIT", loop.time() + 6)
         return rows
@@ -102,7 +102,7 @@ async def psycopg(told: Told) -> Deliver:
         async with asyncio.timeout(6):
             await (await run(NEWEST, (told.credential_id,))).fetchall()
         async with asyncio.timeout(6):
-            await run(AUDIT, audit_row(told.credential_id))
+            await run(AUDIT, (audit_row(told.credential_id),))
         async with asyncio.timeout(6):
             async with connection.pipeline():
                 await run(BEGIN_READING, ())

@@ -26,7 +26,7 @@ from provider.ports import AuditRecord
 from sidecar.stores.postgres import PostgresStore
 from tests.kit.environments import POOL
 from tests.kit.postgres import Database, Postgres, make_postgres_stand
-from tests.kit.postgres_bed import PostgresBed, login
+from tests.kit.postgres_bed import PostgresBed, login, open_every_session
 from tests.kit.stand import Stand
 from tests.kit.world import CREDENTIAL_ID
 
@@ -99,8 +99,8 @@ def round_trips(server: Postgres, replicas: int, count: int) -> dict[str, float]
         steps: dict[str, list[float]] = {}
         for store in (bed.store, *others):
             await store.open()
-        for store in others:  # four sessions each
-            await asyncio.gather(*(store.newest(CREDENTIAL_ID) for _ in range(4)))
+        for store in others:
+            await open_every_session(store)
         for _ in range(count):
             await _one(bed, steps)
         for store in (bed.store, *others):

@@ -135,7 +135,13 @@ def parts() -> Table:
         for kind, of in kinds.items()
     ]
     if (round_trip := found["postgres_round_trip_us"]) is not None:
-        rows.append((f"one round trip of the driver (a delivery has {found['round_trips']})", f"{round_trip:,.1f}", ""))
+        rows.append(
+            (
+                f"one round trip of the driver (a delivery has {found['round_trips']} of its own)",
+                f"{round_trip:,.1f}",
+                "",
+            )
+        )
     return ("part alone", "us", "with cold caches"), rows
 
 

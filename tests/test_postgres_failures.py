@@ -21,7 +21,7 @@ from sidecar.stores.faults import StoreFault, StoreFaultKind
 from sidecar.stores.postgres_rights import RightsFaultKind
 from tests.conformance.store_suite import RECEIPTS, ask, deadline
 from tests.kit.postgres import ROLE_PASSWORD, Database, Postgres, PostgresWorld
-from tests.kit.postgres_bed import PostgresBed, login, served, until
+from tests.kit.postgres_bed import PostgresBed, login, open_every_session, served, until
 from tests.kit.tcpproxy import TcpProxy
 from tests.kit.world import CREDENTIAL_ID
 
@@ -97,7 +97,7 @@ async def behind_proxy(database: Database, connections: int = 4) -> AsyncIterato
 @pytest.mark.parametrize("mode", ["immediate", "fast"])
 async def test_a_killed_server_is_unavailable_and_comes_back(bed: PostgresBed, server: Postgres, mode: str) -> None:
     """While it is down everything is refused at once, readiness shows it within 3 s; then all is served as before."""
-    await gather(*(newest(bed) for _ in range(4)))  # every session is open
+    await open_every_session(bed.store)
     # This server forgets the last moments before a crash; the world has to outlive it.
     await asyncio.to_thread(server.psql, "CHECKPOINT")
     began = time.monotonic()
@@ -223,13 +223,13 @@ async def test_a_role_out_of_connections(server: Postgres, database: Database) -
     async with served(database) as bed:
         database.psql("ALTER ROLE ql3_secret_sidecar CONNECTION LIMIT 1")
         try:
-            results = await gather(*(newest(bed) for _ in range(6)))
-            assert set(results) <= {None, CREDENTIAL}
+            results = await gather(*(call(bed) for _ in range(3) for call in (newest, record)))
+            assert set(results) <= {None, CREDENTIAL, AUDIT}
             assert bed.store.stats.pool.open_failures > 0
             assert await all_three(bed) == [None, None, None]
         finally:
             database.psql("ALTER ROLE ql3_secret_sidecar CONNECTION LIMIT -1")
-        assert await gather(*(newest(bed) for _ in range(6))) == [None] * 6
+        assert await gather(*(call(bed) for _ in range(3) for call in (newest, record))) == [None] * 6
 
 
 SETTINGS = {

@@ -232,11 +232,34 @@ async def test_round_trips(database: Database) -> None:
             await bed.store.record(AuditRecord("request", "allowed", bed.world.principal()))
             assert await outcome(bed) is None
             proxy.sent = lambda _data: None
+    assert messages(sent) == "BES" + "BES" + "BEBEBES" + "Q"
+
+
+async def test_round_trips_are_shared(database: Database) -> None:
+    """Nine that authenticate at once cost two round trips, and so do their nine audit rows."""
+    sent = bytearray()
+    with TcpProxy(database.server.port) as proxy:
+        async with served(database, login(database, connections=2, port=proxy.port)) as bed:
+            record = AuditRecord("request", "allowed", bed.world.principal())
+            for _ in range(2):  # statements are prepared
+                await bed.store.newest(CREDENTIAL_ID)
+                await bed.store.record(record)
+            bed.store._watch.stop()
+            proxy.sent = sent.extend
+            await asyncio.gather(*(bed.store.newest(CREDENTIAL_ID) for _ in range(9)))
+            await asyncio.gather(*(bed.store.record(record) for _ in range(9)))
+            proxy.sent = lambda _data: None
+            assert len(await bed.rows("security_audit_events")) == 11
+    assert messages(sent) == "BES" * 4
+
+
+def messages(sent: bytearray) -> str:
+    """The kinds of the messages of a stream."""
     kinds = ""
     while sent:
         kinds += chr(sent[0])
         del sent[: 1 + int.from_bytes(sent[1:5])]
-    assert kinds == "BES" + "BES" + "BEBEBES" + "Q"
+    return kinds
 
 
 async def test_a_lock_that_is_not_had_is_all_that_runs(database: Database) -> None:

@@ -27,6 +27,7 @@ from sidecar.stores.postgres_pool import Pool, PoolStats
 from sidecar.stores.postgres_rights import RightsFault, RightsFaultKind
 from sidecar.stores.postgres_session import Session, Unusable, WrongRights, connect
 from sidecar.stores.postgres_sql import ACKNOWLEDGE, AUDIT, NEWEST
+from sidecar.stores.postgres_together import Together
 from sidecar.stores.postgres_watch import Watch
 
 FIRST_ANSWER_S: Final = 3.0
@@ -67,6 +68,8 @@ class PostgresStore:
         self._wrong: tuple[RightsFault, ...] = ()
         self._lost_acknowledgements = 0
         self._pool = Pool(postgres.max_connections, self._open_session)
+        self._newest = Together(self._pool, NEWEST, returns=True)
+        self._audit = Together(self._pool, AUDIT, returns=False)
         size = postgres.max_connections
         self._means = Means(self._pool, Places(transactions=size - 1, materials=max(1, size // 2)), receipts)
         self._watch = Watch(self._pool, postgres.connection_timeout_ms / 1000)
@@ -98,11 +101,11 @@ class PostgresStore:
 
     async def newest(self, credential_id: str) -> tuple[CredentialRow | None, int]:
         """Return the newest version's row and the store's clock in ms, or raise `Refused(CREDENTIAL_STORE)`."""
-        rows = None if self._wrong else await self._fetch(NEWEST, credential_id)
+        until = asyncio.get_running_loop().time() + CALL_S
+        row = None if self._wrong else await self._newest.call(until, credential_id)
         # A server in recovery may lack the newest version.
-        if not rows or rows[0][1]:
+        if row is None or row[1]:
             raise Refused(Reason.CREDENTIAL_STORE)
-        row = rows[0]
         return None if row[2] is None else CredentialRow(*row[2:9]), row[0]
 
     async def record(self, record: AuditRecord) -> None:
@@ -112,7 +115,8 @@ class PostgresStore:
             subject: tuple[str | None, ...] = (None, None, None, f'["{record.outcome}"]')
         else:
             subject = ("worker", principal.worker_id, principal.authentication_id, '["worker_credential"]')
-        if await self._fetch(AUDIT, uuid4(), record.request_id, record.outcome, *subject) is None:
+        until = asyncio.get_running_loop().time() + CALL_S
+        if await self._audit.call(until, uuid4(), record.request_id, record.outcome, *subject) is None:
             raise Refused(Reason.AUDIT_STORE)
 
     def hold(self, principal: Principal, command: Command, deadline: float, *, slow_material: bool) -> PostgresHold:

@@ -40,6 +40,8 @@ _SETTINGS: Final = {
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
     "search_path": "pg_catalog",
+    # What is prepared is planned once: for a list, the server would otherwise plan for the length of each.
+    "plan_cache_mode": "force_generic_plan",
 }
 _GAVE_UP: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _LOGIN: Final = asyncpg.InvalidAuthorizationSpecificationError

@@ -7,6 +7,8 @@ from sidecar.stores.postgres_pool import Pool
 from sidecar.stores.postgres_session import Unusable
 from sidecar.stores.postgres_sql import NEWEST
 
+_NOBODY: Final = "-"
+"""No credential has this id."""
 _EVERY_S: Final = 0.8
 _PATIENCE_S: Final = 1.5
 """With `_EVERY_S` less than the 3 s within which a lost server has to show."""
@@ -58,7 +60,7 @@ class Watch:
         if session is None:
             return self._pool.answered_at > now - _PATIENCE_S - _EVERY_S
         try:
-            rows = await session.fetch(NEWEST, now + _PATIENCE_S, "")
+            rows = await session.fetch(NEWEST, now + _PATIENCE_S, _NOBODY)
         except Unusable:
             # The others have seen no more of the server than this one.
             self._pool.drop_idle()

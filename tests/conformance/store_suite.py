@@ -145,6 +145,38 @@ class StoreSuite:
         assert newest is None
         assert now_ms > 0
 
+    async def test_many_at_once_are_told_apart(self, bed: Bed) -> None:
+        """Of many that authenticate at once each is told of its own credential, its newest version, or that none is."""
+        row = dict(bed.world.rows["worker_credentials"])
+        for number in range(12):
+            for version in (1, number + 2):
+                await bed.insert("worker_credentials", **row | {"credential_id": f"c-{number}", "version": version})
+        asked = [f"c-{number % 16}" for number in range(48)]  # four of sixteen have no row
+        told = await asyncio.gather(*(bed.store.newest(one) for one in asked))
+        assert [(found.credential_id, found.version) if found else None for found, _ in told] == [
+            (one, int(one[2:]) + 2) if int(one[2:]) < 12 else None for one in asked
+        ]
+        assert all(now_ms > 0 for _, now_ms in told)
+
+    async def test_many_at_once_are_recorded(self, bed: Bed) -> None:
+        """Of many requests at once, let in or not, each leaves one row, and its own."""
+        principal = bed.world.principal()
+        records = [
+            AuditRecord(f"request-{number}", "allowed", principal)
+            if number % 3
+            else AuditRecord(f"request-{number}", "authentication_rejected", None)
+            for number in range(48)
+        ]
+        await asyncio.gather(*map(bed.store.record, records))
+        rows = {str(row["request_id"]): row for row in await bed.rows("security_audit_events")}
+        assert len(rows) == len(await bed.rows("security_audit_events")) == 48
+        assert len({row["event_id"] for row in rows.values()}) == 48
+        for record in records:
+            row = rows[record.request_id]
+            assert (row["outcome"], row["subject_id"]) == (
+                record.outcome, None if record.principal is None else principal.worker_id
+            )  # fmt: skip
+
     async def test_an_allowed_request_is_recorded(self, bed: Bed) -> None:
         """The row of an allowed request names worker and credential version; its event id is a fresh UUIDv4."""
         before = time.time_ns() // 1_000_000

@@ -93,6 +93,14 @@ class PostgresBed:
         return len(rows)
 
 
+async def open_every_session(store: PostgresStore) -> None:
+    """Have the pool open as many sessions as it may."""
+    deadline = asyncio.get_running_loop().time() + 20
+    sessions = [await store._pool.take(deadline) for _ in range(store._postgres.max_connections)]
+    for session in sessions:
+        store._pool.give_back(session)
+
+
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait until a function returns true."""
     end = time.monotonic() + seconds
