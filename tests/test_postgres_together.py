@@ -128,7 +128,7 @@ async def test_calls_of_several_values(fake: Server) -> None:
 async def test_a_value_is_one_value(fake: Server) -> None:
     """A value that the server would read as two is not sent."""
     with pytest.raises(ValueError, match="separator"):
-        await together(fake).call(1e9, "a", f"b{SEPARATOR}c")
+        together(fake).call(1e9, "a", f"b{SEPARATOR}c").send(None)
     assert fake.sent == []
 
 

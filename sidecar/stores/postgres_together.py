@@ -68,8 +68,7 @@ class Together:
             try:
                 rows = await self._send([text], until)
             finally:
-                self._sent -= 1
-                self._go_on()
+                self._ended()
             return rows[0]
         answer: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
         self._calls.append(_Call(answer, until, text))
@@ -99,11 +98,14 @@ class Together:
         try:
             rows = await self._send([call.text for call in calls], calls[0].until)
         finally:
-            self._sent -= 1
+            self._ended()
             for call, row in zip(calls, rows, strict=True):
                 if not call.answer.done():
                     call.answer.set_result(row)
-            self._go_on()
+
+    def _ended(self) -> None:
+        self._sent -= 1
+        self._go_on()
 
     async def _send(self, calls: Sequence[str], until: float) -> Sequence[Row | None]:
         """Return what the statement answers for each call; None when there is no answer."""

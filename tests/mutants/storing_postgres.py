@@ -9,6 +9,7 @@ _HOLD: Final = "sidecar/stores/postgres_hold.py"
 _ALARM: Final = "sidecar/stores/alarm.py"
 _SESSION: Final = "sidecar/stores/postgres_session.py"
 _SQL: Final = "sidecar/stores/postgres_sql.py"
+_TOGETHER: Final = "sidecar/stores/postgres_together.py"
 _WAITS: Final = named("postgres_snapshot", "what_commits_while_a_delivery_waits_wins")
 
 
@@ -35,10 +36,29 @@ STORING_POSTGRES: Final = (
            "LEFT JOIN (SELECT * FROM ql3.worker_credentials WHERE credential_id = $2 ORDER BY version LIMIT 1)"
            " AS c ON true", _conformance("the_newest_credential_counts_in_any_state")),
     Mutant("P3", _SQL,
-           "LEFT JOIN (SELECT * FROM ql3.worker_credentials WHERE credential_id = $1 ORDER BY version DESC LIMIT 1)"
-           " AS c ON true",
-           "LEFT JOIN (SELECT * FROM ql3.worker_credentials WHERE credential_id = $1 ORDER BY version LIMIT 1)"
-           " AS c ON true", _conformance("the_newest_credential_counts_in_any_state")),
+           "SELECT * FROM ql3.worker_credentials AS w WHERE w.credential_id = asked.credential_id"
+           " ORDER BY version DESC LIMIT 1",
+           "SELECT * FROM ql3.worker_credentials AS w WHERE w.credential_id = asked.credential_id"
+           " ORDER BY version LIMIT 1",
+           _conformance("the_newest_credential_counts_in_any_state")),
+    Mutant("P3", _SQL, "ORDER BY asked.place", "ORDER BY asked.place DESC",
+           _conformance("many_at_once_are_told_apart")),
+    Mutant("P3", _TOGETHER, "return rows if len(rows) == len(calls) else [None] * len(calls)",
+           "return [*rows, *[rows[0]] * len(calls)][: len(calls)] if rows else [None] * len(calls)",
+           named("postgres_together", "another_number_of_rows_is_no_answer")),
+    Mutant("P1", _TOGETHER, "return [None] * len(calls)", "return [()] * len(calls)",
+           named("postgres_together", "a_statement_that_fails")),
+    Mutant("P1", _TOGETHER, "if text.count(SEPARATOR) != len(values) - 1:", "if False:",
+           named("postgres_together", "a_value_is_one_value")),
+    Mutant("P1", _SQL, "FROM {_LIST} AS v, generate_series(1, cardinality(v), 7) AS n",
+           "FROM {_LIST} AS v, generate_series(1, 1, 7) AS n",
+           _conformance("many_at_once_are_recorded")),
+    Mutant("P11", _TOGETHER, "self._alarm.set(self._patient_until)", "pass", named("postgres_together", "patience")),
+    Mutant("P11", _TOGETHER, "if self._patient_until == patient_until:", "if False:",
+           named("postgres_together", "those_who_wait_go_together")),
+    Mutant("P26", _TOGETHER, "self._sent -= 1", "pass", named("postgres_together", "any_order_of_things")),
+    Mutant("P26", _TOGETHER, "if not call.answer.done():", "if True:",
+           named("postgres_together", "who_leaves_takes_nobody_along")),
     Mutant("P6", _HOLD, "if not rows or rows[0][1]:", "if not rows:",
            named("postgres_failures", "a_server_in_recovery_is_unavailable_until_it_is_promoted")),
     Mutant("P6", _HOLD, "second_row=len(rows) > 1,", "second_row=False,",
