@@ -56,7 +56,7 @@ class Together:
     async def call(self, until: float, *values: str | None) -> Row | None:
         """Return the row of a call, an empty one where none is returned, or None when there is no answer.
 
-        `until` is on the loop's clock; a call that goes with others may have its None at the first one's. It is sent
+        `until` is on the loop's clock; a call that goes with others may have its None at the first one's, and is sent
         even when nobody waits for it any more. Raises ValueError for a value that would be taken for several.
         """
         text = SEPARATOR.join([value or "" for value in values])
